@@ -1,0 +1,1 @@
+"""What both implementations share, so that only the framework differs between them."""

@@ -1,0 +1,38 @@
+"""The one exception that a person is meant to read."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+
+class RunError(Exception):
+    """A run that cannot start or go on, for a reason its user can act on.
+
+    The message names the value, what would be right and, where there is one, the command to type. It is printed as it
+    is, without a traceback, once a node.
+
+    Attributes:
+        exit_code: 2 for a wrong call, found before any training; 1 for a run that failed.
+    """
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def run_main(main: Callable[[], None], prog: str) -> NoReturn:
+    """Run ``main`` and end the process: with exit code 0, or with a :class:`RunError`'s message and exit code."""
+    try:
+        main()
+    except RunError as error:
+        exit_with_error(prog, error)
+    sys.exit(0)
+
+
+def exit_with_error(prog: str, error: RunError) -> NoReturn:
+    """Print ``error`` in one line, unless another rank of this node does, and end the process."""
+    local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
+    if local_rank == "0":
+        print(f"{prog}: error: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)

@@ -1,0 +1,22 @@
+"""What lightning prints that tells a reader of the comparison nothing, turned off at its source.
+
+Warnings and errors stay; only announcements ("GPU available: ...", advertising tips, the list of what ``barebones``
+turns off) and one deprecation inside lightning itself are silenced. Nothing here hides stderr.
+"""
+
+import logging
+import warnings
+
+
+def quiet_lightning() -> None:
+    """Keep lightning's loggers to warnings. Call after lightning was imported, which sets their levels."""
+    for name in (
+        "lightning.pytorch",
+        "lightning.fabric",
+        "lightning.pytorch.utilities.rank_zero",
+        "lightning.fabric.utilities.rank_zero",
+    ):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings(
+        "ignore", message=r".*LeafSpec.*is deprecated", module=r"lightning\.pytorch\.utilities\._pytree"
+    )

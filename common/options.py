@@ -1,0 +1,251 @@
+"""The command line of both implementations, parsed into one frozen :class:`RunConfig`.
+
+Nothing here imports torch: a wrong call is answered before anything slow begins.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from common.errors import RunError, exit_with_error
+from common.presets import PRESETS, ModelConfig
+
+STRATEGIES = ("ddp", "fsdp2")
+IMPLEMENTATION_MODULES = {"native": "native", "lightning": "lightning_impl"}
+MAX_SEED = 2**62
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything a person can choose about one run. The world size is not among it: the live launcher decides that."""
+
+    implementation: str
+    """``native`` or ``lightning``."""
+    strategy: str
+    """``ddp`` (replicated) or ``fsdp2`` (sharded)."""
+    preset: str = "small"
+    """A key of :data:`common.presets.PRESETS`."""
+    fsdp_wrap: str = "block"
+    """``block`` (each block and the root) or ``root`` (one unit); without meaning for ddp."""
+    batch_size_per_device: int | None = None
+    """Samples a rank; None when the global size was given."""
+    global_batch_size: int | None = None
+    """Samples over all ranks; None when the size a rank was given."""
+    warmup_steps: int = 5
+    """Untimed optimizer steps before the window."""
+    steps: int = 15
+    """Timed optimizer steps."""
+    precision: str = "auto"
+    """``auto``, ``fp32`` or ``bf16``, as requested."""
+    seed: int = 1234
+    """Seed of the weights and of the batches."""
+    devices: int | None = None
+    """Ranks a node, as claimed by the user; None takes the launcher's word."""
+    num_nodes: int | None = None
+    """Nodes, as claimed by the user; None takes the launcher's word."""
+    device: str = "auto"
+    """``auto``, ``cpu`` or ``cuda``, as requested."""
+    output: Path | None = None
+    """Where global rank zero writes the result, or None."""
+    overwrite_output: bool = False
+    """Whether an existing result may be replaced."""
+    learning_rate: float = 1e-3
+    """AdamW's learning rate; not an option, both sides use this one."""
+
+    @property
+    def model(self) -> ModelConfig:
+        """Dimensions of the chosen preset."""
+        return PRESETS[self.preset]
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps in all."""
+        return self.warmup_steps + self.steps
+
+    @property
+    def module(self) -> str:
+        """What follows ``python -m``."""
+        return IMPLEMENTATION_MODULES[self.implementation]
+
+    def local_batch_size(self, world_size: int) -> int:
+        """Return the samples of each rank.
+
+        Raises:
+            RunError: ``world_size`` does not divide the global batch size.
+        """
+        if self.global_batch_size is None:
+            return self.batch_size_per_device or 1
+        if self.global_batch_size % world_size:
+            below = self.global_batch_size // world_size * world_size
+            multiples = " or ".join(str(size) for size in (below, below + world_size) if size)
+            raise RunError(
+                f"--global-batch-size {self.global_batch_size} does not divide over {world_size} ranks; "
+                f"use a multiple of {world_size}, for example {multiples}"
+            )
+        return self.global_batch_size // world_size
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that answers a wrong call with one line, printed once a node, and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        exit_with_error(self.prog, RunError(f"{message} (see {self.prog} --help)"))
+
+
+def integer_of_at_least(minimum: int, maximum: int | None = None, why: str = ""):
+    """Return an argparse type for whole numbers from ``minimum`` to ``maximum``."""
+    bounds = (
+        f"a whole number of at least {minimum}" if maximum is None else f"a whole number from {minimum} to {maximum}"
+    )
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {bounds}") from None
+        if value < minimum or (maximum is not None and value > maximum):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {bounds}{why}")
+        return value
+
+    return parse
+
+
+def add_workload_options(parser: argparse.ArgumentParser, *, default_preset: str | None = "small") -> None:
+    """Add the options that say what is trained: the ones which must be equal on both sides of a comparison."""
+    model = parser.add_argument_group("model and sharding")
+    model.add_argument(
+        "--preset",
+        choices=PRESETS,
+        default=default_preset,
+        metavar="{" + ",".join(PRESETS) + "}",
+        help=f"model dimensions (default: {default_preset or 'small on GPUs, tiny on CPUs'})",
+    )
+    model.add_argument(
+        "--fsdp-wrap",
+        choices=("block", "root"),
+        default="block",
+        help="shard every block and the root, or the root alone; ignored for ddp (default: block)",
+    )
+    batch = parser.add_argument_group("batch and steps")
+    sizes = batch.add_mutually_exclusive_group()
+    sizes.add_argument(
+        "--batch-size-per-device",
+        type=integer_of_at_least(1),
+        metavar="N",
+        help="samples of each rank: weak scaling (default: 1)",
+    )
+    sizes.add_argument(
+        "--global-batch-size",
+        type=integer_of_at_least(1),
+        metavar="N",
+        help="samples over all ranks, divisible by their number: strong scaling",
+    )
+    why = ": the first step allocates optimizer state and must not be timed"
+    batch.add_argument(
+        "--warmup-steps",
+        type=integer_of_at_least(1, why=why),
+        default=5,
+        metavar="N",
+        help="untimed optimizer steps before the window (default: 5)",
+    )
+    batch.add_argument(
+        "--steps", type=integer_of_at_least(1), default=15, metavar="N", help="timed optimizer steps (default: 15)"
+    )
+    numerics = parser.add_argument_group("numerics")
+    numerics.add_argument(
+        "--precision",
+        choices=("auto", "fp32", "bf16"),
+        default="auto",
+        help="auto takes bf16 where the GPU computes it natively, else fp32 (default: auto)",
+    )
+    numerics.add_argument(
+        "--seed",
+        type=integer_of_at_least(0, MAX_SEED),
+        default=1234,
+        metavar="N",
+        help="seed of the weights and of every batch (default: 1234)",
+    )
+
+
+def build_parser(implementation: str) -> OneLineParser:
+    """Return the parser of ``python -m native`` or ``python -m lightning_impl``: the same options for both."""
+    module = IMPLEMENTATION_MODULES[implementation]
+    parser = OneLineParser(
+        prog=f"python -m {module}",
+        allow_abbrev=False,
+        description=f"Train the synthetic transformer with the {implementation} implementation and measure it.",
+        epilog=f"example: torchrun --standalone --nproc-per-node=2 -m {module} --strategy fsdp2 --preset tiny",
+    )
+    strategy = parser.add_argument_group("strategy")
+    strategy.add_argument(
+        "--strategy", choices=STRATEGIES, required=True, help="ddp replicates the model, fsdp2 shards it"
+    )
+    add_workload_options(parser)
+    where = parser.add_argument_group("where it runs")
+    where.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto takes CUDA where there is a GPU (default: auto)",
+    )
+    where.add_argument(
+        "--devices",
+        type=integer_of_at_least(1),
+        metavar="N",
+        help="ranks a node; must agree with the launcher (default: the launcher's number)",
+    )
+    where.add_argument(
+        "--num-nodes",
+        type=integer_of_at_least(1),
+        metavar="N",
+        help="nodes; must agree with the launcher (default: the launcher's number)",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--output", type=Path, metavar="PATH", help="write the result of the run there as JSON, by rank zero"
+    )
+    output.add_argument("--overwrite-output", action="store_true", help="permit replacing an existing result")
+    return parser
+
+
+def parse_options(implementation: str, argv: Sequence[str] | None = None) -> RunConfig:
+    """Parse a command line (without the program's name; default: this process's own).
+
+    A wrong one prints a single line and ends the process with exit code 2.
+    """
+    options = build_parser(implementation).parse_args(argv)
+    return RunConfig(implementation=implementation, **vars(options))
+
+
+def check_output(config: RunConfig, rank: int) -> None:
+    """Find out before training whether the result can be written.
+
+    Rank zero tries the folder for real; the other ranks, which may see another file system, only look for a file that
+    rank zero would refuse to replace, so that all of them end.
+
+    Raises:
+        RunError: the file exists and may not be replaced, or cannot be written.
+    """
+    path = config.output
+    if path is None:
+        return
+    if path.is_dir():
+        raise RunError(f"--output {path} is a folder; name a file in it, for example --output {path / 'result.json'}")
+    if path.exists() and not config.overwrite_output:
+        raise RunError(f"--output {path} exists; name another file or add --overwrite-output")
+    if rank != 0:
+        return
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise RunError(f"--output {path}: the folder {folder} does not exist; create it with: mkdir -p {folder}")
+    probe = folder / f".{path.name}.{os.getpid()}.probe"
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise RunError(
+            f"--output {path} cannot be written ({error.strerror}); choose a folder you may write to"
+        ) from None

@@ -1,0 +1,1 @@
+"""The same run, handed to Lightning's Trainer."""

@@ -1,0 +1,1 @@
+"""The run in native PyTorch: everything explicit."""

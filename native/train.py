@@ -1,0 +1,47 @@
+"""The training loop, step by step."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common.data import Batch, make_batch
+from common.launch import Launch
+from common.options import RunConfig
+from common.precision import Precision
+from common.recorder import RunRecorder
+from common.report import report
+from native.parallelize import build_model, replicate
+
+
+def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision) -> None:
+    """Train for warmup + steps optimizer steps and report. What it builds is gone when it returns."""
+    model = build_model(config, launch, device, precision)
+    wrapped = replicate(model, device) if config.strategy == "ddp" else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)  # after sharding: it must see the shards
+    batch = make_batch(config.model, config.seed, launch.rank, config.local_batch_size(launch.world_size)).to(device)
+    # ddp computes in bf16 by autocast; fsdp2 has its MixedPrecisionPolicy.
+    autocast = torch.autocast(
+        device.type, torch.bfloat16, enabled=config.strategy == "ddp" and precision.resolved == "bf16"
+    )
+
+    recorder = RunRecorder(config, launch, device, precision)
+    recorder.before_training(model, optimizer, batch)
+    wrapped.train()
+    for _ in range(config.total_steps):
+        loss = training_step(wrapped, optimizer, batch, autocast, recorder)
+        recorder.after_step(loss)
+    report(config, recorder.finish())
+
+
+def training_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, autocast: torch.autocast, recorder: RunRecorder
+) -> Tensor:
+    """Forward, backward, update. Returns the loss, a scalar on the device."""
+    optimizer.zero_grad()
+    with autocast:
+        logits = model(batch.tokens)
+        loss = F.cross_entropy(logits.float(), batch.labels)
+    loss.backward()  # ddp all-reduces the gradients in here, fsdp2 gathers parameters and reduce-scatters gradients
+    recorder.after_backward()
+    optimizer.step()
+    return loss
