@@ -1,0 +1,225 @@
+"""The command line of the comparison: run the matrix, show results, say who is responsible for what."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from common.errors import RunError
+from common.options import STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
+
+COMPARED, FAILED, USAGE, NOT_COMPARABLE = 0, 1, 2, 3
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return the exit code: 0 compared, 1 failed, 2 usage, 3 not comparable."""
+    arguments = build_parser().parse_args(argv)
+    # Both ways of stopping us take the same path, which ends every process of a run.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return arguments.command(arguments)
+    except RunError as error:
+        print(f"compare.py: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("compare.py: interrupted; no process of the run is left", file=sys.stderr)
+        return INTERRUPTED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all subcommands."""
+    parser = OneLineParser(prog="compare.py", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="{run,show,responsibilities}")
+
+    run = commands.add_parser("run", help="run both implementations in turn, then show the tables", allow_abbrev=False)
+    matrix = run.add_argument_group("matrix")
+    matrix.add_argument("--strategy", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), metavar="{ddp,fsdp2}",
+                        help="one or both (default: both)")  # fmt: skip
+    matrix.add_argument("--repeats", type=integer_of_at_least(1), default=3, metavar="N",
+                        help="runs of each implementation and strategy (default: 3)")  # fmt: skip
+    matrix.add_argument("--nproc-per-node", type=integer_of_at_least(1), metavar="N",
+                        help="ranks of each run (default: all visible GPUs, or 2 on CPUs)")  # fmt: skip
+    matrix.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                        help="auto takes CUDA where there is a GPU (default: auto)")  # fmt: skip
+    matrix.add_argument("--output-dir", type=Path, metavar="PATH",
+                        help="new or empty folder for results and logs (default: one under results/)")  # fmt: skip
+    add_workload_options(run, default_preset=None)
+    add_show_options(run.add_argument_group("output"))
+    run.set_defaults(command=run_matrix)
+
+    show = commands.add_parser("show", help="pair result files and show the tables", allow_abbrev=False)
+    show.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="result files, or folders of them")
+    add_show_options(show, formats=("table", "markdown", "json", "csv"))
+    show.set_defaults(command=show_results)
+
+    duties = commands.add_parser("responsibilities", help="show who does what on each side, and where in the source")
+    duties.add_argument("--format", choices=("table", "markdown", "json"), default="table", help="default: table")
+    duties.set_defaults(command=show_responsibilities)
+    return parser
+
+
+def add_show_options(parser: argparse._ActionsContainer, formats: Sequence[str] = ("table",)) -> None:
+    """Add the options of everything that ends with tables."""
+    if len(formats) > 1:
+        parser.add_argument("--format", choices=formats, default="table", help="default: table")
+    parser.add_argument("--no-responsibilities", dest="responsibilities", action="store_false",
+                        help="leave out the table of who does what")  # fmt: skip
+
+
+def run_matrix(arguments: argparse.Namespace) -> int:
+    """Run every cell of the matrix in its own process group, then show what came out."""
+    from rich.console import Console
+
+    from comparison.matrix import execute, plan
+    from comparison.progress import run_all
+
+    device, processes = choose_ranks(arguments)
+    preset = arguments.preset or ("small" if device == "cuda" else "tiny")
+    options = workload_arguments(arguments, preset, device, processes)
+    folder = new_folder(arguments.output_dir)
+    console = Console(highlight=False, soft_wrap=False)
+    runs = plan(list(dict.fromkeys(arguments.strategy)), arguments.repeats, options)
+    console.print(
+        f"{len(runs)} runs of {processes} ranks on {device}, preset {preset}; results in {folder}", markup=False
+    )
+    finished = run_all(runs, partial(execute, processes=processes, folder=folder), console)
+
+    failed = sum(not run.succeeded for run in finished)
+    shown = show_paths([run.output for run in finished if run.succeeded], "table", arguments.responsibilities)
+    if failed:
+        print(f"\n{failed} of {len(finished)} runs failed; their output is in {folder / 'logs'}", file=sys.stderr)
+    print(f"\nShow this again with: python compare.py show {folder}")
+    return FAILED if failed else shown
+
+
+def choose_ranks(arguments: argparse.Namespace) -> tuple[str, int]:
+    """Return the kind of device and the number of ranks: all visible GPUs, or two ranks on CPUs, unless told otherwise.
+
+    Raises:
+        RunError: torch is missing, or fewer GPUs are visible than asked for.
+    """
+    from comparison.matrix import visible_gpus
+
+    try:
+        gpus = visible_gpus()
+    except RuntimeError as error:
+        raise RunError(f"{error}; create an environment with: bash launchers/demo.sh", FAILED) from None
+    if arguments.device == "cuda" and gpus == 0:
+        raise RunError("--device cuda, but PyTorch sees no GPU here; use --device cpu")
+    device = "cuda" if gpus and arguments.device != "cpu" else "cpu"
+    processes = arguments.nproc_per_node or (gpus if device == "cuda" else 2)
+    if device == "cuda" and processes > gpus:
+        raise RunError(f"--nproc-per-node {processes}, but {gpus} visible GPUs; use at most {gpus}, or --device cpu")
+    return device, processes
+
+
+def workload_arguments(arguments: argparse.Namespace, preset: str, device: str, processes: int) -> list[str]:
+    """Return the options that every run of the matrix gets.
+
+    Raises:
+        RunError: the ranks do not divide the global batch.
+    """
+    config = RunConfig("native", "ddp", preset, batch_size_per_device=arguments.batch_size_per_device,
+                       global_batch_size=arguments.global_batch_size)  # fmt: skip
+    config.local_batch_size(processes)
+    options = ["--preset", preset, "--device", device]
+    for name in (
+        "fsdp_wrap",
+        "batch_size_per_device",
+        "global_batch_size",
+        "warmup_steps",
+        "steps",
+        "precision",
+        "seed",
+    ):
+        value = getattr(arguments, name)
+        if value is not None:
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    return options
+
+
+def new_folder(wanted: Path | None) -> Path:
+    """Create the folder for a matrix.
+
+    Raises:
+        RunError: it holds files already, or cannot be created.
+    """
+    folder = wanted or Path("results") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise RunError(f"--output-dir {folder} is not empty; name a new folder")
+        (folder / "logs").mkdir()
+    except OSError as error:
+        raise RunError(
+            f"--output-dir {folder} cannot be created ({error.strerror}); name a folder you may write to"
+        ) from None
+    return folder
+
+
+def show_results(arguments: argparse.Namespace) -> int:
+    """Show result files."""
+    return show_paths(arguments.paths, arguments.format, arguments.responsibilities)
+
+
+def show_paths(paths: Sequence[Path], style: str, responsibilities: bool) -> int:
+    """Pair the results among ``paths``, print them, and return the exit code."""
+    from comparison.loading import load_runs
+    from comparison.pairing import pair_runs
+
+    runs, problems = load_runs(paths)
+    for problem in problems:
+        print(f"compare.py: {problem.encode('unicode_escape').decode()}", file=sys.stderr)
+    pairing = pair_runs(runs)
+    print_document(pairing, style, responsibilities)
+    if problems or not runs:
+        return FAILED
+    return NOT_COMPARABLE if pairing.mismatches or not pairing.pairs else COMPARED
+
+
+def print_document(pairing, style: str, responsibilities: bool) -> None:
+    """Print a pairing in one of the formats."""
+    if style == "table":
+        from rich.console import Console
+
+        from comparison.tables import print_pairing
+
+        console = Console(highlight=False)
+        print_pairing(console, pairing)
+        if responsibilities:
+            from comparison.responsibility_table import render
+
+            render(console)
+        return
+    from comparison.export import as_csv, as_json, as_markdown
+
+    if style == "csv":
+        print(as_csv(pairing), end="")
+    else:
+        convert = as_json if style == "json" else as_markdown
+        print(convert(pairing, responsibilities=responsibilities), end="")
+
+
+def show_responsibilities(arguments: argparse.Namespace) -> int:
+    """Show who does what on each side, with places found in the live source."""
+    from comparison import responsibility_table
+
+    if arguments.format == "json":
+        import json
+
+        print(json.dumps(responsibility_table.to_json_data(), indent=2))
+    elif arguments.format == "markdown":
+        print(responsibility_table.to_markdown())
+    else:
+        from rich.console import Console
+
+        responsibility_table.render(Console(highlight=False))
+    return COMPARED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""The matrix of a comparison: which runs, in which order, each as its own torchrun process group."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.options import IMPLEMENTATION_MODULES
+
+PROJECT = Path(__file__).resolve().parent.parent
+GRACE_SECONDS = 8.0
+TAIL_LINES = 12
+TORCHRUN_REPORT = "torch/distributed/elastic/multiprocessing/api.py"
+"""From the line with this on, stderr is torchrun's own report about a failure, not the failure."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of the matrix."""
+
+    implementation: str
+    strategy: str
+    repeat: int
+    """Counted from 1."""
+    arguments: tuple[str, ...]
+    """Options of the runner, without strategy and output."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run, and of its files."""
+        return f"{self.strategy}-{self.implementation}-{self.repeat}"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """How a run ended."""
+
+    planned: PlannedRun
+    output: Path
+    log: Path
+    returncode: int
+    seconds: float
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended well and left a result; neither is enough alone."""
+        return self.returncode == 0 and self.output.exists()
+
+    def tail(self) -> list[str]:
+        """Return the last lines that the ranks wrote, without torchrun's own report behind them."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        own = next((number for number, line in enumerate(lines) if TORCHRUN_REPORT in line), len(lines))
+        return [line for line in (lines[:own] or lines) if line.strip()][-TAIL_LINES:]
+
+
+def plan(strategies: Sequence[str], repeats: int, arguments: Sequence[str]) -> list[PlannedRun]:
+    """Return all runs in the order native, Lightning, Lightning, native, ...: a drift of the machine hits both."""
+    runs = []
+    for strategy in strategies:
+        for repeat in range(1, repeats + 1):
+            order = ("native", "lightning") if repeat % 2 else ("lightning", "native")
+            runs += [PlannedRun(implementation, strategy, repeat, tuple(arguments)) for implementation in order]
+    return runs
+
+
+def execute(planned: PlannedRun, processes: int, folder: Path) -> FinishedRun:
+    """Run one cell under torchrun, with stdout and stderr in a log file, and wait for it.
+
+    Interrupted (``KeyboardInterrupt``), it ends every process of the run before it lets the exception go on.
+    """
+    output, log = folder / f"{planned.name}.json", folder / "logs" / f"{planned.name}.log"
+    log.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", IMPLEMENTATION_MODULES[planned.implementation], "--strategy", planned.strategy]
+    command += [*planned.arguments, "--output", str(output)]
+    started = time.monotonic()
+    with log.open("w", encoding="utf-8") as stream:
+        # A session of its own, so that the terminal's Ctrl-C reaches us alone and the order of ending is ours.
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=stream, env=run_environment(processes), start_new_session=True
+        )
+        try:
+            returncode = process.wait()
+        except BaseException:
+            end_process_tree(process)
+            raise
+    return FinishedRun(planned, output, log, returncode, time.monotonic() - started)
+
+
+def run_environment(processes: int) -> dict[str, str]:
+    """Return the environment of a run: this project importable, the cores shared among the ranks, no stale launcher."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    return environment
+
+
+def end_process_tree(process: subprocess.Popen) -> None:
+    """End torchrun and all that it started: politely, then by force after :data:`GRACE_SECONDS`.
+
+    torchrun gives every worker a session of its own, so the workers are found by their parents.
+    """
+    tree = [process.pid, *descendants(process.pid)]
+    process.terminate()
+    try:
+        process.wait(GRACE_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        tree += [pid for pid in descendants(process.pid) if pid not in tree]
+    for pid in reversed(tree):
+        if pid != process.pid or process.poll() is None:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below ``pid``, parents before children, from Linux's /proc."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found = list(children.get(pid, []))
+    for child in found:
+        found += children.get(child, [])
+    return found
+
+
+def visible_gpus() -> int:
+    """Return how many GPUs PyTorch sees, asked in a process of its own so that torch stays out of this one.
+
+    Raises:
+        RuntimeError: torch cannot be imported.
+    """
+    code = "import torch; print(torch.cuda.device_count())"
+    probe = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        lines = probe.stderr.strip().splitlines() or ["no message"]
+        raise RuntimeError(f"torch cannot be imported by {sys.executable}: {lines[-1]}")
+    return int(probe.stdout.split()[-1])
