@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.errors import RunError
 from common.options import STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
+
+if TYPE_CHECKING:
+    from comparison.pairing import Pairing
 
 COMPARED, FAILED, USAGE, NOT_COMPARABLE = 0, 1, 2, 3
 INTERRUPTED = 130
@@ -81,7 +85,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     preset = arguments.preset or ("small" if device == "cuda" else "tiny")
     options = workload_arguments(arguments, preset, device, processes)
     folder = new_folder(arguments.output_dir)
-    console = Console(highlight=False, soft_wrap=False)
+    console = Console(highlight=False)
     runs = plan(list(dict.fromkeys(arguments.strategy)), arguments.repeats, options)
     console.print(
         f"{len(runs)} runs of {processes} ranks on {device}, preset {preset}; results in {folder}", markup=False
@@ -89,7 +93,8 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     finished = run_all(runs, partial(execute, processes=processes, folder=folder), console)
 
     failed = sum(not run.succeeded for run in finished)
-    shown = show_paths([run.output for run in finished if run.succeeded], "table", arguments.responsibilities)
+    outputs = [run.output for run in finished if run.succeeded]
+    shown = show_paths(outputs, "table", arguments.responsibilities, in_short=True)
     if failed:
         print(f"\n{failed} of {len(finished)} runs failed; their output is in {folder / 'logs'}", file=sys.stderr)
     print(f"\nShow this again with: python compare.py show {folder}")
@@ -166,7 +171,7 @@ def show_results(arguments: argparse.Namespace) -> int:
     return show_paths(arguments.paths, arguments.format, arguments.responsibilities)
 
 
-def show_paths(paths: Sequence[Path], style: str, responsibilities: bool) -> int:
+def show_paths(paths: Sequence[Path], style: str, responsibilities: bool, in_short: bool = False) -> int:
     """Pair the results among ``paths``, print them, and return the exit code."""
     from comparison.loading import load_runs
     from comparison.pairing import pair_runs
@@ -175,25 +180,28 @@ def show_paths(paths: Sequence[Path], style: str, responsibilities: bool) -> int
     for problem in problems:
         print(f"compare.py: {problem.encode('unicode_escape').decode()}", file=sys.stderr)
     pairing = pair_runs(runs)
-    print_document(pairing, style, responsibilities)
+    print_document(pairing, style, responsibilities, in_short)
     if problems or not runs:
         return FAILED
     return NOT_COMPARABLE if pairing.mismatches or not pairing.pairs else COMPARED
 
 
-def print_document(pairing, style: str, responsibilities: bool) -> None:
+def print_document(pairing: "Pairing", style: str, responsibilities: bool, in_short: bool) -> None:
     """Print a pairing in one of the formats."""
     if style == "table":
         from rich.console import Console
 
-        from comparison.tables import print_pairing
+        from comparison.tables import print_in_short, print_pairing
 
         console = Console(highlight=False)
         print_pairing(console, pairing)
         if responsibilities:
             from comparison.responsibility_table import render
 
-            render(console)
+            console.print()
+            render(console, brief=True)
+        if in_short:
+            print_in_short(console, pairing)
         return
     from comparison.export import as_csv, as_json, as_markdown
 

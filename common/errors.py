@@ -32,7 +32,13 @@ def run_main(main: Callable[[], None], prog: str) -> NoReturn:
 
 def exit_with_error(prog: str, error: RunError) -> NoReturn:
     """Print ``error`` in one line, unless another rank of this node does, and end the process."""
-    local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
-    if local_rank == "0":
+    if _local_rank() in (None, "0"):
         print(f"{prog}: error: {error}", file=sys.stderr)
     sys.exit(error.exit_code)
+
+
+def _local_rank() -> str | None:
+    """Return the local rank that a live launcher gave. A stray LOCAL_RANK does not count: nobody else would speak."""
+    if "TORCHELASTIC_RUN_ID" in os.environ or {"NODE_RANK", "MASTER_PORT"} <= os.environ.keys():
+        return os.environ.get("LOCAL_RANK")
+    return os.environ.get("SLURM_LOCALID") if "SLURM_STEP_ID" in os.environ else None

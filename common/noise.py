@@ -1,7 +1,7 @@
 """What lightning prints that tells a reader of the comparison nothing, turned off at its source.
 
 Warnings and errors stay; only announcements ("GPU available: ...", advertising tips, the list of what ``barebones``
-turns off) and one deprecation inside lightning itself are silenced. Nothing here hides stderr.
+turns off), advice to use srun and one deprecation inside lightning itself are silenced. Nothing here hides stderr.
 """
 
 import logging
@@ -20,3 +20,5 @@ def quiet_lightning() -> None:
     warnings.filterwarnings(
         "ignore", message=r".*LeafSpec.*is deprecated", module=r"lightning\.pytorch\.utilities\._pytree"
     )
+    # common/launch.py knows better: it has refused every process that should have been started by srun.
+    warnings.filterwarnings("ignore", message=r"The `srun` command is available on your system but is not used")

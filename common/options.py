@@ -141,7 +141,7 @@ def add_workload_options(parser: argparse.ArgumentParser, *, default_preset: str
         "--global-batch-size",
         type=integer_of_at_least(1),
         metavar="N",
-        help="samples over all ranks, divisible by their number: strong scaling",
+        help="instead: samples over all ranks, divisible by their number: strong scaling",
     )
     why = ": the first step allocates optimizer state and must not be timed"
     batch.add_argument(
@@ -175,6 +175,7 @@ def build_parser(implementation: str) -> OneLineParser:
     module = IMPLEMENTATION_MODULES[implementation]
     parser = OneLineParser(
         prog=f"python -m {module}",
+        usage="%(prog)s --strategy {ddp,fsdp2} [options]",
         allow_abbrev=False,
         description=f"Train the synthetic transformer with the {implementation} implementation and measure it.",
         epilog=f"example: torchrun --standalone --nproc-per-node=2 -m {module} --strategy fsdp2 --preset tiny",
@@ -232,20 +233,30 @@ def check_output(config: RunConfig, rank: int) -> None:
     path = config.output
     if path is None:
         return
+    try:
+        _check_output_file(path, config.overwrite_output)
+        if rank == 0:
+            _check_output_folder(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links, before Python 3.13
+        reason = getattr(error, "strerror", None) or "a loop of symbolic links"
+        raise RunError(f"--output {path} cannot be written ({reason}); choose a folder you may write to") from None
+
+
+def _check_output_file(path: Path, overwrite: bool) -> None:
     if path.is_dir():
         raise RunError(f"--output {path} is a folder; name a file in it, for example --output {path / 'result.json'}")
-    if path.exists() and not config.overwrite_output:
+    if path.exists() and not path.is_file():
+        raise RunError(f"--output {path} is no regular file and would be replaced by one; name another file")
+    if path.exists() and not overwrite:
         raise RunError(f"--output {path} exists; name another file or add --overwrite-output")
-    if rank != 0:
-        return
+
+
+def _check_output_folder(path: Path) -> None:
     folder = path.resolve().parent
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"--output {path}: {folder} is a file, not a folder; choose another folder")
     if not folder.is_dir():
         raise RunError(f"--output {path}: the folder {folder} does not exist; create it with: mkdir -p {folder}")
     probe = folder / f".{path.name}.{os.getpid()}.probe"
-    try:
-        probe.touch(exist_ok=False)
-        probe.unlink()
-    except OSError as error:
-        raise RunError(
-            f"--output {path} cannot be written ({error.strerror}); choose a folder you may write to"
-        ) from None
+    probe.touch(exist_ok=False)
+    probe.unlink()

@@ -26,6 +26,7 @@ from common.model import SyntheticTransformer
 from common.options import RunConfig
 from common.precision import Precision
 from common.result import (
+    SCHEMA_VERSION,
     Correctness,
     Memory,
     ModelDimensions,
@@ -143,6 +144,7 @@ class RunRecorder:
 
     def _combine(self, reports: list[RankReport], final_weights_sha256: str) -> Result:
         return Result(
+            schema_version=SCHEMA_VERSION,
             implementation=self.config.implementation,
             workload=self._workload(reports),
             environment=describe_environment(

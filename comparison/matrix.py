@@ -1,5 +1,6 @@
 """The matrix of a comparison: which runs, in which order, each as its own torchrun process group."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -114,11 +115,20 @@ def end_process_tree(process: subprocess.Popen) -> None:
         tree += [pid for pid in descendants(process.pid) if pid not in tree]
     for pid in reversed(tree):
         if pid != process.pid or process.poll() is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
     process.wait()
+    deadline = time.monotonic() + GRACE_SECONDS
+    while any(is_running(pid) for pid in tree) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process exists and is more than a zombie that its parent has not yet collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def descendants(pid: int) -> list[int]:

@@ -62,6 +62,18 @@ def print_pair(console: Console, pair: Pair) -> None:
     console.print(times)
 
 
+def print_in_short(console: Console, pairing: Pairing) -> None:
+    """Print the two findings of every pair, parity and time, on a few lines: the last thing that a person sees."""
+    if not pairing.pairs:
+        return
+    _heading(console, "In short")
+    findings = _grid()
+    for pair in pairing.pairs:
+        exact = "equal to the last bit" if parity(pair).exact else "NOT EQUAL, see above"
+        findings.add_row(_cell(pair), Text(f"losses and weights {exact}; {time_spread(pair)}: {time_finding(pair)}"))
+    console.print(findings)
+
+
 def _heading(console: Console, text: str) -> None:
     console.print()
     console.print(Text(plain(text), style="bold"))

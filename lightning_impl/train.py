@@ -2,7 +2,9 @@
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from common.errors import RunError
 from common.launch import Launch
 from common.noise import quiet_lightning
 from common.options import RunConfig
@@ -28,4 +30,7 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         barebones=True,
     )
     check_launcher(trainer, launch)
-    trainer.fit(TransformerBenchmark(config, launch, device, precision))
+    try:
+        trainer.fit(TransformerBenchmark(config, launch, device, precision))
+    except SIGTERMException:  # a SystemExit without a code: an interrupted run would look like a success
+        raise RunError("ended by SIGTERM before the last step; there is no result", exit_code=1) from None

@@ -1,0 +1,78 @@
+import os
+
+import pytest
+import torch
+
+from common.environment import choose_device, limit_cpu_threads
+from common.errors import RunError
+from common.options import RunConfig
+from tests.worlds import launch_of
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    def pretend(count: int) -> None:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    return pretend
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """The numbers of threads that were set, on a machine with 8 cores."""
+    seen = []
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    return seen
+
+
+def choose(device: str, rank: int = 1, world_size: int = 2) -> torch.device:
+    return choose_device(RunConfig("native", "ddp", device=device), launch_of(rank, world_size))
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_rank_takes_the_gpu_of_its_local_rank(gpus, device):
+    gpus(2)
+    assert choose(device) == torch.device("cuda", 1)
+
+
+def test_auto_takes_the_cpu_where_there_is_no_gpu(gpus):
+    gpus(0)
+    assert choose("auto") == torch.device("cpu")
+
+
+def test_the_cpu_can_be_chosen_where_there_are_gpus(gpus):
+    gpus(2)
+    assert choose("cpu") == torch.device("cpu")
+
+
+def test_cuda_without_a_gpu_is_answered_with_what_to_do(gpus):
+    gpus(0)
+    with pytest.raises(RunError, match="--device cuda, but PyTorch sees no GPU here; use --device cpu"):
+        choose("cuda")
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_more_ranks_than_gpus_are_refused_with_both_numbers(gpus, device):
+    gpus(1)
+    with pytest.raises(RunError, match="2 ranks on this node, but 1 visible GPUs; start 1 ranks"):
+        choose(device, rank=0)
+
+
+@pytest.mark.parametrize(("ranks", "share"), [(1, 8), (2, 4), (3, 2), (16, 1)])
+def test_the_ranks_of_a_node_share_its_cores(threads, ranks, share):
+    limit_cpu_threads(launch_of(0, ranks))
+    assert threads == [share]
+
+
+def test_workers_started_later_inherit_the_share(threads):
+    limit_cpu_threads(launch_of(0, 2))
+    assert os.environ["OMP_NUM_THREADS"] == "4"
+
+
+def test_a_stated_number_of_threads_is_left_alone(threads, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    limit_cpu_threads(launch_of(0, 2))
+    assert threads == []

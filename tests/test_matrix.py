@@ -1,0 +1,156 @@
+"""The matrix runner: order, failures, and what an interruption leaves behind."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import compare
+from comparison.matrix import FinishedRun, PlannedRun, descendants, end_process_tree, is_running, plan
+from comparison.progress import run_all
+from tests.factories import save
+
+PROJECT = Path(compare.__file__).parent
+
+
+def compare_run(*arguments, **kwargs):
+    command = [sys.executable, "compare.py", "run", "--device", "cpu", *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **kwargs,
+    )
+
+
+def finish(process, timeout=240):
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    finally:
+        if process.poll() is None:
+            end_process_tree(process)
+    return process.returncode, stdout, stderr
+
+
+def test_the_sides_alternate_native_lightning_lightning_native():
+    order = [(run.strategy, run.implementation) for run in plan(["ddp", "fsdp2"], 3, [])]
+    assert order[:6] == [
+        ("ddp", side) for side in ("native", "lightning", "lightning", "native", "native", "lightning")
+    ]
+    assert len(order) == 12
+
+
+def test_every_run_of_a_plan_has_a_name_of_its_own():
+    names = [run.name for run in plan(["ddp", "fsdp2"], 4, [])]
+    assert len(set(names)) == len(names)
+
+
+def test_a_failed_run_is_reported_with_the_end_of_its_output_and_does_not_stop_the_others(tmp_path):
+    def execute(planned):
+        log = tmp_path / f"{planned.name}.log"
+        log.write_text(
+            "the cause\nE1201 torch/distributed/elastic/multiprocessing/api.py:1 failed\ntorchrun's report\n"
+        )
+        failed = planned.implementation == "lightning"
+        if not failed:
+            save(tmp_path, f"{planned.name}.json")
+        return FinishedRun(planned, tmp_path / f"{planned.name}.json", log, int(failed), 1.0)
+
+    text = io.StringIO()
+    finished = run_all(plan(["ddp"], 2, []), execute, Console(file=text, width=200))
+    assert [run.succeeded for run in finished] == [True, False, False, True]
+    assert "    the cause\n" in text.getvalue()
+    assert "torchrun's report" not in text.getvalue()
+
+
+def test_an_end_without_a_result_is_a_failure(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("")
+    run = FinishedRun(PlannedRun("native", "ddp", 1, ()), tmp_path / "none.json", log, 0, 1.0)
+    assert not run.succeeded
+
+
+def test_descendants_are_found_below_a_process():
+    shell = subprocess.Popen(["bash", "-c", "sleep 60 & bash -c 'sleep 60 & wait' & wait"], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 10
+        while len(descendants(shell.pid)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        tree = descendants(shell.pid)
+        assert len(tree) == 3
+    finally:
+        end_process_tree(shell)
+    assert not any(is_running(pid) for pid in tree)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--global-batch-size", "3", "--nproc-per-node", "2"], "--global-batch-size 3 does not divide over 2 ranks"),
+        (["--repeats", "0"], "'0' is not a whole number of at least 1"),
+        (["--strategy", "fsdp1"], "fsdp1"),
+        (["--steps", "x"], "'x' is not a whole number"),
+    ],
+)
+def test_a_wrong_call_ends_with_one_line_and_exit_code_2(tmp_path, arguments, words):
+    code, _, stderr = finish(compare_run(*arguments, "--output-dir", tmp_path / "new"), timeout=60)
+    assert code == 2
+    assert words in stderr
+    assert len(stderr.splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_files_in_it_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    code, _, stderr = finish(compare_run("--output-dir", tmp_path), timeout=60)
+    assert code == 2
+    assert "is not empty" in stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.slow
+def test_the_whole_path_from_run_to_tables(tmp_path):
+    folder = tmp_path / "new"
+    code, stdout, stderr = finish(
+        compare_run("--repeats", 1, "--warmup-steps", 1, "--steps", 2, "--nproc-per-node", 2, "--output-dir", folder)
+    )
+    assert (code, stderr) == (0, "")
+    assert (
+        stdout.count("3 losses equal to the last bit; final weights equal to the last bit")
+        + stdout.count("3 losses equal to the last")
+        >= 2
+    )
+    assert {path.name for path in folder.glob("*.json")} == {
+        f"{strategy}-{side}-1.json" for strategy in ("ddp", "fsdp2") for side in ("native", "lightning")
+    }
+    assert max(map(len, stdout.splitlines())) <= 80 + len(str(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_no_process_and_no_result(tmp_path, signal_number):
+    folder = tmp_path / "new"
+    process = compare_run("--repeats", 1, "--steps", 100000, "--strategy", "ddp", "--output-dir", folder)
+    log = folder / "logs" / "ddp-native-1.log"
+    deadline = time.monotonic() + 90
+    # Two ranks below torchrun, below us: all of them are up when four processes are seen.
+    while len(descendants(process.pid)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(6)
+    tree = descendants(process.pid)
+    assert len(tree) >= 3, log.read_text()
+    process.send_signal(signal_number)
+    code, _, stderr = finish(process, timeout=40)
+    assert code == 130
+    assert "interrupted" in stderr
+    assert not any(is_running(pid) for pid in tree)
+    assert not list(folder.glob("*.json"))

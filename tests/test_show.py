@@ -1,0 +1,174 @@
+"""`compare.py show`: what it prints, in every format, and how it ends."""
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import compare
+from comparison.loading import load_runs
+from comparison.pairing import pair_runs
+from comparison.tables import cells, plain, print_pairing
+from tests.factories import make_data, save, timed
+
+PROJECT = Path(compare.__file__).parent
+LARGE = {"workload__global_parameter_count": 634903040, "parameters__local_parameter_elements": 634903040}
+SHARDED = {"workload__strategy": "fsdp2", "workload__fsdp_wrap": "block", "correctness__parameters_synchronized": None}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two pairs with long numbers."""
+    for number, changes in enumerate(({}, SHARDED)):
+        save(tmp_path, f"n{number}.json", "native", **timed(1234.5678), **LARGE, **changes)
+        save(tmp_path, f"l{number}.json", "lightning", **timed(2345.6789), **LARGE, **changes)
+    return tmp_path
+
+
+def render(paths, width):
+    text = io.StringIO()
+    print_pairing(Console(file=text, width=width, highlight=False), pair_runs(load_runs(paths)[0]))
+    return text.getvalue()
+
+
+def show(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "compare.py", "show", *map(str, arguments)],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(folder, width):
+    text = render([folder], width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_every_name_and_every_number_stays_whole(folder, width):
+    from comparison.metrics import rows
+
+    text = render([folder], width)
+    for row in rows(pair_runs(load_runs([folder])[0]).pairs[0]):
+        for word in (row.metric.name, *cells(row)):
+            assert word in text
+
+
+def test_columns_are_labelled_by_the_files_content_not_by_their_order(folder):
+    first = show(folder / "l0.json", folder / "n0.json", "--no-responsibilities").stdout
+    second = show(folder / "n0.json", folder / "l0.json", "--no-responsibilities").stdout
+    assert first == second
+    line = next(line for line in first.splitlines() if line.startswith("milliseconds_per_step "))
+    assert line.split()[1:3] == ["1,234.568", "2,345.679"]
+
+
+def test_comparable_files_end_with_exit_code_0_and_the_responsibilities(folder):
+    shown = show(folder)
+    assert shown.returncode == 0
+    assert "zero_grad" in shown.stdout
+    assert "zero_grad" not in show(folder, "--no-responsibilities").stdout
+
+
+def test_runs_that_are_not_comparable_end_with_exit_code_3_and_name_the_field_before_any_number(tmp_path):
+    save(tmp_path, "n.json", "native")
+    save(tmp_path, "l.json", "lightning", workload__seed=7)
+    shown = show(tmp_path, "--no-responsibilities")
+    assert shown.returncode == 3
+    assert re.search(r"seed +1234 +7", shown.stdout)
+    assert "milliseconds_per_step" not in shown.stdout
+
+
+def test_a_file_that_cannot_be_read_ends_with_exit_code_1_and_the_others_are_shown(folder):
+    (folder / "bad.json").write_text("[]")
+    shown = show(folder, "--no-responsibilities")
+    assert shown.returncode == 1
+    assert "bad.json" in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert "milliseconds_per_step" in shown.stdout
+
+
+def test_a_call_without_paths_is_a_usage_error_of_one_line():
+    shown = show()
+    assert shown.returncode == 2
+    assert len(shown.stderr.splitlines()) == 1
+
+
+def test_json_holds_every_digit_and_the_responsibilities(folder):
+    document = json.loads(show(folder, "--format", "json").stdout)
+    metrics = {each["metric"]: each for each in document["pairs"][0]["metrics"]}
+    assert metrics["milliseconds_per_step"]["native"] == 1234.5678
+    assert metrics["milliseconds_per_step"]["difference"] == 2345.6789 - 1234.5678
+    assert document["pairs"][0]["parity"]["exact"] is True
+    assert any(duty["name"] == "zero_grad" for duty in document["responsibilities"])
+
+
+def test_csv_has_a_line_for_every_metric_of_every_pair(folder):
+    lines = list(csv.DictReader(io.StringIO(show(folder, "--format", "csv").stdout)))
+    fractions = [line for line in lines if line["metric"] == "local_parameter_fraction"]
+    assert [line["strategy"] for line in fractions] == ["ddp", "fsdp2"]
+    assert fractions[0]["native"] == "1.0"
+
+
+def test_markdown_is_a_table_with_a_row_for_every_metric(folder):
+    text = show(folder, "--format", "markdown", "--no-responsibilities").stdout
+    assert text.count("| milliseconds_per_step |") == 2
+    rows = [line for line in text.splitlines() if line.startswith("| milliseconds_per_step |")]
+    assert all(line.count("|") == 6 for line in rows)
+
+
+def test_strings_from_files_are_shown_literally(tmp_path):
+    hostile = "[bold]x[/nope] \x1b[31mred\x1b]0;title\x07 \u202e"
+    for implementation in ("native", "lightning"):
+        data = make_data(implementation, environment__device_name=hostile)
+        (tmp_path / f"{implementation}.json").write_text(json.dumps(data))
+    shown = show(tmp_path, "--no-responsibilities")
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout
+    assert "\u202e" not in shown.stdout
+    assert "[bold]x[/nope]" in shown.stdout
+
+
+def test_control_characters_become_visible():
+    assert plain("a\x1b[0m\nb\u202ec") == "a\\x1b[0m\\nb\\u202ec"
+
+
+def test_a_setting_that_differs_is_warned_about_above_the_table(tmp_path):
+    save(tmp_path, "n.json", "native")
+    save(tmp_path, "l.json", "lightning", environment__torch_version="2.11.0")
+    text = render([tmp_path], 80)
+    assert text.index("torch_version differs") < text.index("milliseconds_per_step")
+
+
+def test_unequal_losses_stand_above_the_numbers(tmp_path):
+    save(tmp_path, "n.json", "native")
+    save(tmp_path, "l.json", "lightning", correctness__losses=[2.75, 2.5, 2.0])
+    text = render([tmp_path], 80)
+    assert text.index("LOSSES DIFFER") < text.index("milliseconds_per_step")
+
+
+def test_times_of_cpu_ranks_carry_a_caveat(tmp_path):
+    for implementation in ("native", "lightning"):
+        save(tmp_path, f"{implementation}.json", implementation, workload__device_type="cpu")
+    assert "reduce-scatter as all-reduce" in " ".join(render([tmp_path], 80).split())
+
+
+def test_rendering_imports_neither_torch_nor_lightning(folder):
+    code = (
+        "import sys, compare; code = compare.main(['show', sys.argv[1]]);"
+        "print([name for name in ('torch', 'lightning') if name in sys.modules], file=sys.stderr); sys.exit(code)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr.strip()) == (0, "[]")
