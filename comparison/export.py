@@ -66,7 +66,7 @@ def as_json(pairing: Pairing, *, responsibilities: bool) -> str:
 def _json_pair(pair: Pair) -> dict[str, Any]:
     outcome = parity(pair)
     return {
-        "workload": pair.runs[0].result.workload.model_dump(mode="json"),
+        "workload": pair.runs[0].data["workload"],
         "native": [str(run.path) for run in pair.native],
         "lightning": [str(run.path) for run in pair.lightning],
         "environment_differences": [vars(difference) for difference in pair.environment_differences()],

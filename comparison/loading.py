@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from common.result import Result, ResultFileError, read_result
 
@@ -13,6 +15,11 @@ class Run:
 
     path: Path
     result: Result
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The result as plain data, by section."""
+        return self.result.model_dump(mode="json")
 
 
 def load_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:

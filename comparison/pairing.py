@@ -37,8 +37,8 @@ class Pair:
 
     def environment_differences(self) -> list[Difference]:
         """Return the settings that should have been equal over all runs and were not."""
-        native = [_flat(run.result.environment.model_dump(mode="json")) for run in self.native]
-        lightning = [_flat(run.result.environment.model_dump(mode="json")) for run in self.lightning]
+        native = [_flat(run.data["environment"]) for run in self.native]
+        lightning = [_flat(run.data["environment"]) for run in self.lightning]
         return [each for each in _differences(native, lightning) if each.field not in NOT_SETTINGS]
 
 
@@ -104,24 +104,23 @@ def _match_leftovers(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None
 
 
 def _workload_key(run: Run) -> str:
-    return json.dumps(run.result.workload.model_dump(mode="json", exclude=set(STARTING_POINT)), sort_keys=True)
+    return json.dumps(_settings(run), sort_keys=True)
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in run.data["workload"].items() if name not in STARTING_POINT}
+
+
+def _starting_points(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    return [{name: run.data["workload"][name] for name in STARTING_POINT} for run in runs]
 
 
 def _strategy(group: tuple[Run, ...]) -> str:
     return group[0].result.workload.strategy
 
 
-def _starting_points(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    return [run.result.workload.model_dump(mode="json", include=set(STARTING_POINT)) for run in runs]
-
-
 def _workload_differences(native: Sequence[Run], lightning: Sequence[Run]) -> list[Difference]:
-    exclude = set(STARTING_POINT)
-    flat = [
-        [_flat(run.result.workload.model_dump(mode="json", exclude=exclude)) for run in side]
-        for side in (native, lightning)
-    ]
-    return _differences(*flat)
+    return _differences(*([_flat(_settings(run)) for run in side] for side in (native, lightning)))
 
 
 def _differences(native: list[dict[str, Any]], lightning: list[dict[str, Any]]) -> list[Difference]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from comparison import responsibilities, responsibility_table, source
+from comparison import responsibility_table, source
 from comparison.catalogue import CATALOGUE
 from comparison.responsibilities import Owner, Responsibility, summary
 from comparison.source import Place, PlaceNotFound, locate
