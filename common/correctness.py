@@ -44,11 +44,6 @@ def replicas_equal(checksums: list[list[tuple[float, float]]]) -> bool:
     return all(rank == checksums[0] for rank in checksums)
 
 
-def exact_sum(values: list[float]) -> float:
-    """Add float64 values with a single rounding, so that the order of ranks and parameters does not matter."""
-    return math.fsum(values)
-
-
 def first_non_finite(losses: list[float]) -> int | None:
     """Return the step, counted from 1, of the first loss that is infinite or not a number; None if there is none."""
     return next((step for step, loss in enumerate(losses, start=1) if not math.isfinite(loss)), None)

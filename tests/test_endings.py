@@ -62,17 +62,19 @@ def test_a_run_whose_processes_are_all_killed_leaves_no_file(half, tmp_path):
     assert left_in(tmp_path) == []
 
 
-class TestRunOfWhichOneRankIsKilled:
-    @pytest.fixture(scope="class", params=HALVES)
-    def killed(self, request, tmp_path_factory) -> tuple[Started, Path]:
-        folder = tmp_path_factory.mktemp("killed")
-        with start_training(request.param, folder, ranks=2) as started:
-            wait_for_training(started, folder)
-            worker = max(started.members())
-            os.kill(worker, signal.SIGKILL)
-            started.process.communicate(timeout=60)
-            yield started, folder
+@pytest.fixture(scope="module", params=HALVES)
+def killed(request, tmp_path_factory) -> tuple[Started, Path]:
+    """A run of two ranks, one of which was killed in the middle of training, and its folder."""
+    folder = tmp_path_factory.mktemp("killed")
+    with start_training(request.param, folder, ranks=2) as started:
+        wait_for_training(started, folder)
+        worker = next(pid for pid in started.members() if pid != started.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        started.process.communicate(timeout=60)
+        yield started, folder
 
+
+class TestRunOfWhichOneRankIsKilled:
     def test_fails(self, killed):
         assert killed[0].process.returncode == 1
 
@@ -100,13 +102,15 @@ def test_workers_of_lightning_end_with_the_process_that_started_them(tmp_path):
     assert left_in(tmp_path) == []
 
 
-class TestExistingOutput:
-    @pytest.fixture(scope="class", params=HALVES)
-    def refused(self, request, tmp_path_factory) -> tuple[subprocess.CompletedProcess, Path]:
-        output = tmp_path_factory.mktemp("existing") / "result.json"
-        output.write_bytes(b"precious")
-        return run(torchrun(2, "-m", request.param, *arguments(output))), output
+@pytest.fixture(scope="module", params=HALVES)
+def refused(request, tmp_path_factory) -> tuple[subprocess.CompletedProcess, Path]:
+    """A run that found a file at its output, and that file."""
+    output = tmp_path_factory.mktemp("existing") / "result.json"
+    output.write_bytes(b"precious")
+    return run(torchrun(2, "-m", request.param, *arguments(output))), output
 
+
+class TestExistingOutput:
     def test_fails_the_run(self, refused):
         assert refused[0].returncode != 0
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from common import recorder as recorder_module
+from common.correctness import local_checksums
 from common.data import make_batch
 from common.errors import RunError
 from common.options import RunConfig
@@ -204,6 +205,13 @@ class TestTwoRanks:
         alone = say(lambda mine: mine)
         expected = math.fsum(parameter.detach().double().sum().item() for parameter in alone.model.parameters())
         assert alone.finish().correctness.parameter_checksum_sum == pytest.approx(expected, rel=1e-12)
+
+    def test_lose_no_digit_of_the_checksums_of_their_shards(self, say):
+        cancelling = [(1e16, 0.0), (-1e16, 0.0)]
+        recorder = say(lambda mine: dataclasses.replace(mine, checksums=cancelling))
+        recorder.config = dataclasses.replace(recorder.config, strategy="fsdp2")
+        mine = math.fsum(total for total, _ in local_checksums(recorder.model))
+        assert recorder.finish().correctness.parameter_checksum_sum == mine
 
     def test_only_the_first_has_the_result(self, say):
         recorder = say(lambda mine: mine)
