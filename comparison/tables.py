@@ -195,12 +195,14 @@ def format_value(value: Value, pattern: str) -> str:
 
 
 def format_difference(row: Row) -> str:
-    """Return Lightning minus native as text: ``equal`` where exact values are, and n/a where one is missing."""
-    if row.metric.exact and row.native is not None and row.native == row.lightning:
+    """Return Lightning minus native as text: ``equal`` where they are, and n/a where one is missing."""
+    if row.native is not None and row.native == row.lightning:
         return "equal"
     if row.difference is None:
         return "n/a"
-    return format(row.difference, "+.3g" if row.metric.exact else "+" + row.metric.pattern)
+    text = format(row.difference, "+.3g" if row.metric.exact else "+" + row.metric.pattern)
+    # A difference too small for the column is still one: -4e-08, not -0.0000.
+    return text if text.strip("+-0.,") else format(row.difference, "+.1g")
 
 
 def _print_mismatch(console: Console, mismatch: Mismatch) -> None:

@@ -172,3 +172,10 @@ def test_rendering_imports_neither_torch_nor_lightning(folder):
         [sys.executable, "-c", code, str(folder)], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
     )
     assert (ran.returncode, ran.stderr.strip()) == (0, "[]")
+
+
+def test_a_difference_too_small_for_its_column_does_not_look_like_none(tmp_path):
+    save(tmp_path, "n.json", "native", memory__peak_allocated_gib=1.5)
+    save(tmp_path, "l.json", "lightning", memory__peak_allocated_gib=1.5 - 2**-25)
+    line = next(line for line in render([tmp_path], 80).splitlines() if line.startswith("peak_allocated_gib"))
+    assert line.split()[3] == "-3e-08"
