@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.errors import RunError
+from common.errors import RunError, missing_package
 from common.options import STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
 
 if TYPE_CHECKING:
@@ -26,12 +26,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return arguments.command(arguments)
+    except ModuleNotFoundError as error:
+        return report_error(missing_package(error))
     except RunError as error:
-        print(f"compare.py: error: {error}", file=sys.stderr)
-        return error.exit_code
+        return report_error(error)
     except KeyboardInterrupt:
         print("compare.py: interrupted; no process of the run is left", file=sys.stderr)
         return INTERRUPTED
+
+
+def report_error(error: RunError) -> int:
+    """Print an error in one line and return its exit code."""
+    print(f"compare.py: error: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def build_parser() -> argparse.ArgumentParser:

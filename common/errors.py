@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 
+DEPENDENCIES = ("torch", "lightning", "numpy", "pydantic", "rich")
+
+
 class RunError(Exception):
     """A run that cannot start or go on, for a reason its user can act on.
 
@@ -27,7 +30,24 @@ def run_main(main: Callable[[], None], prog: str) -> NoReturn:
         main()
     except RunError as error:
         exit_with_error(prog, error)
+    except ModuleNotFoundError as error:
+        exit_with_error(prog, missing_package(error))
     sys.exit(0)
+
+
+def missing_package(error: ModuleNotFoundError) -> RunError:
+    """Return what to tell a user whose Python lacks one of this project's dependencies.
+
+    Raises:
+        ModuleNotFoundError: it is none of them, so the failure is no matter of installation.
+    """
+    if error.name is None or error.name.split(".")[0] not in DEPENDENCIES:
+        raise error
+    return RunError(
+        f"{sys.executable} has no {error.name}; use the environment that has: source .venv/bin/activate "
+        "(bash launchers/demo.sh creates it)",
+        exit_code=1,
+    )
 
 
 def exit_with_error(prog: str, error: RunError) -> NoReturn:

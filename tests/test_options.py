@@ -307,3 +307,22 @@ def test_a_loop_of_links_is_answered_without_a_traceback(folder):
 def test_a_device_file_is_never_replaced():
     with pytest.raises(RunError, match="/dev/null is no regular file"):
         check_output(config(Path("/dev/null"), overwrite_output=True), 0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("-m", "native", "--strategy", "ddp"), ("compare.py", "show", "README.md"), ("compare.py", "responsibilities")],
+)
+def test_a_python_without_the_dependencies_is_told_where_they_are(command):
+    # -S leaves out site-packages, so that none of them is found.
+    ended = subprocess.run(
+        [sys.executable, "-S", *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=Path(__file__).parent.parent,
+    )
+    assert ended.returncode == 1
+    assert "source .venv/bin/activate" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
