@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-
 DEPENDENCIES = ("torch", "lightning", "numpy", "pydantic", "rich")
 
 
