@@ -1,59 +1,35 @@
 """Drives the instruments of one run. Both sides call the same methods at the same points.
 
-Order of calls: :meth:`RunRecorder.before_training` once; then for each step :meth:`RunRecorder.after_backward` and
-:meth:`RunRecorder.after_step`; at the end :meth:`RunRecorder.finish`. Inside the timed window nothing here
-synchronises, communicates or reads a value back from the device.
+Order of calls: :meth:`RunRecorder.begin` once the process group exists; :meth:`RunRecorder.before_training`; for each
+step :meth:`RunRecorder.after_backward` and :meth:`RunRecorder.after_step`; at the end :meth:`RunRecorder.finish`.
+Inside the timed window nothing here synchronises, communicates or reads a value back from the device.
 """
 
-import math
 import socket
 import statistics
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from common import correctness
-from common.data import Batch, batch_fingerprint, sample_digests
-from common.environment import describe_environment
+from common.assemble import RankReport, describe_optimizer, failed_result, judge, measured_result
+from common.choices import ChoicesObserver
+from common.data import Batch, sample_digests
+from common.environment import machine_id
 from common.errors import RunError
+from common.failure import EXIT_CODES, FailureWatch, end_process, sizes_in_message
 from common.initialization import local_tensor, weights_sha256
 from common.launch import Launch
-from common.memory import peak_memory_gib, reset_peak_memory
+from common.memory import MemoryMeter, end_snapshot, start_snapshot
 from common.model import SyntheticTransformer
 from common.options import RunConfig
 from common.precision import Precision
-from common.result import (
-    SCHEMA_VERSION,
-    Correctness,
-    Memory,
-    ModelDimensions,
-    Optimizer,
-    Outcome,
-    Parameters,
-    Result,
-    Timing,
-    Workload,
-)
+from common.report import report
+from common.result import Outcome, Result
 from common.timing import LapTimer, synchronize
-
-
-@dataclass(frozen=True)
-class RankReport:
-    """What one rank tells rank zero at the end."""
-
-    host: str
-    sample_digests: list[bytes]
-    losses: list[float]
-    squared_gradient_norm: float
-    checksums: list[tuple[float, float]]
-    elements: int
-    every_shard_changed: bool
-    elapsed_seconds: float
-    peak_allocated_gib: float | None
-    peak_reserved_gib: float | None
 
 
 class RunRecorder:
@@ -65,23 +41,64 @@ class RunRecorder:
         self.device = device
         self.precision = precision
         self.timer = LapTimer(device)
+        self.memory = MemoryMeter(device)
+        self.watch = FailureWatch(launch, self._report_failure)
+        self.outcome = Outcome(status="completed")
+        self.phase = "setup"
         self.steps_done = 0
         self._losses: list[Tensor] = []
 
-    def before_training(self, model: SyntheticTransformer, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
-        """Record the start: ``model`` without its DDP wrapper, sharded or not, and what it will be trained with.
+    @contextmanager
+    def recording_outcome(self) -> Iterator[None]:
+        """Make running out of memory, on any rank and in any phase, a result that rank zero writes; then end.
 
-        A collective call.
+        Everything else that goes wrong goes on as the exception that it is.
+        """
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            self._end_out_of_memory(str(error))
+
+    def begin(self) -> None:
+        """Agree with the other ranks, and begin to listen for their failures. A collective call.
 
         Raises:
-            RunError: the ranks resolved different precisions.
+            RunError: the ranks resolved different precisions, or memory is to be recorded where that is impossible.
+        """
+        if self.config.memory_snapshot is not None and self.device.type != "cuda":
+            raise RunError(
+                f"--memory-snapshot {self.config.memory_snapshot}: PyTorch records CUDA memory only, and this run is "
+                "on the CPU; leave the option out, or use --device cuda"
+            )
+        resolved: list[str] = [""] * self.launch.world_size
+        dist.all_gather_object(resolved, self.precision.resolved)
+        if len(set(resolved)) > 1:
+            by_rank = ", ".join(f"rank {rank} {name}" for rank, name in enumerate(resolved))
+            raise RunError(
+                f"the ranks resolved different precisions ({by_rank}); add --precision fp32 or --precision bf16"
+            )
+        self.watch.start()
+
+    def before_training(
+        self, model: SyntheticTransformer, wrapped: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
+    ) -> None:
+        """Record the start. A collective call.
+
+        Args:
+            model: without its DDP wrapper, sharded or not.
+            wrapped: what the training step calls: the DDP wrapper, or the model itself.
+            optimizer: PyTorch's own, without any wrapper.
+            batch: on this rank's device.
         """
         self.model = model
-        self.optimizer = _describe_optimizer(optimizer)
-        self._check_same_precision()
+        self.optimizer = optimizer
+        self.optimizer_settings = describe_optimizer(optimizer)
         self.sample_digests = sample_digests(batch)
         self.initial_weights_sha256 = weights_sha256(model)
         self.initial_checksums = correctness.local_checksums(model)
+        self.choices = ChoicesObserver(model, wrapped, self.device, self.config.warmup_steps)
+        self.memory.release_setup()
+        self.phase = "warmup"
 
     def after_backward(self) -> None:
         """Take the gradient norm of the first step, which is never timed."""
@@ -92,190 +109,89 @@ class RunRecorder:
         """End a step whose loss, a scalar on the device, is ``loss``; open the window after the last warm-up step."""
         self._losses.append(loss.detach())
         self.steps_done += 1
-        if self.steps_done == self.config.warmup_steps:
-            barrier(self.device)
-            synchronize(self.device)
-            reset_peak_memory(self.device)
-            self.timer.start()
-        elif self.steps_done > self.config.warmup_steps:
+        if self.steps_done > self.config.warmup_steps:
             self.timer.lap()
             if self.steps_done == self.config.total_steps:
                 self.timer.stop()
+                self.phase = "final"
+        elif self.steps_done == self.config.warmup_steps:
+            self._open_window()
+        elif self._snapshots and self.steps_done == self.config.warmup_steps - 2:
+            start_snapshot()
+
+    def _open_window(self) -> None:
+        if self._snapshots:
+            end_snapshot(self.config.memory_snapshot)
+        self.phase = "window"
+        dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+        synchronize(self.device)
+        self.memory.start_window()
+        self.timer.start()
+
+    @property
+    def _snapshots(self) -> bool:
+        return self.config.memory_snapshot is not None and self.launch.rank == 0
 
     def finish(self) -> Result | None:
-        """Bring the ranks' measurements together. A collective call.
+        """Bring the ranks' measurements together and judge them. A collective call.
 
         Returns:
             The result on global rank zero, None elsewhere.
 
         Raises:
-            RunError: a loss was not finite, or the number of steps was not the one asked for.
+            RunError: the number of steps was not the one asked for.
         """
-        # Peaks first: what follows allocates memory of its own.
-        peak_allocated, peak_reserved = peak_memory_gib(self.device)
+        # Memory first: what follows allocates some of its own.
+        memory = self.memory.end_window(self.model, self.optimizer)
         if self.steps_done != self.config.total_steps:
             raise RunError(
                 f"{self.steps_done} optimizer steps were made instead of {self.config.total_steps}", exit_code=1
             )
         final_checksums = correctness.local_checksums(self.model)
         sizes = [local_tensor(parameter).numel() for parameter in self.model.parameters()]
-        report = RankReport(
+        own = RankReport(
             host=socket.gethostname(),
+            machine=machine_id(),
             sample_digests=self.sample_digests,
             losses=torch.stack(self._losses).double().tolist(),
             squared_gradient_norm=self.squared_gradient_norm,
             checksums=final_checksums,
-            elements=correctness.local_elements(self.model),
+            elements=sum(sizes),
             every_shard_changed=correctness.every_shard_changed(self.initial_checksums, final_checksums, sizes),
             elapsed_seconds=self.timer.elapsed_seconds,
-            peak_allocated_gib=peak_allocated,
-            peak_reserved_gib=peak_reserved,
+            median_lap_milliseconds=statistics.median(self.timer.laps_milliseconds()),
+            memory=memory,
         )
         reports: list[RankReport] = [None] * self.launch.world_size  # type: ignore[list-item]
-        dist.all_gather_object(reports, report)
-        for rank, rank_report in enumerate(reports):
-            if step := correctness.first_non_finite(rank_report.losses):
-                loss = rank_report.losses[step - 1]
-                raise RunError(
-                    f"the loss of step {step} on rank {rank} is {loss}; the run diverged and has no result", exit_code=1
-                )
+        dist.all_gather_object(reports, own)
+        self.outcome = judge(self.config, reports)
         final_weights = weights_sha256(self.model)
-        return self._combine(reports, final_weights) if self.launch.rank == 0 else None
-
-    def _combine(self, reports: list[RankReport], final_weights_sha256: str) -> Result:
-        return Result(
-            schema_version=SCHEMA_VERSION,
-            implementation=self.config.implementation,
-            workload=self._workload(reports),
-            environment=describe_environment(
-                self.config, self.launch, self.device, self.precision, [report.host for report in reports]
-            ),
-            timing=self._timing(max(report.elapsed_seconds for report in reports)),
-            memory=_memory(reports),
-            parameters=self._parameters(reports),
-            correctness=self._correctness(reports, final_weights_sha256),
-            outcome=Outcome(status="completed"),
-        )
-
-    def _workload(self, reports: list[RankReport]) -> Workload:
-        config, world_size = self.config, self.launch.world_size
-        local_batch_size = config.local_batch_size(world_size)
-        return Workload(
-            strategy=config.strategy,
-            fsdp_wrap=config.fsdp_wrap if config.strategy == "fsdp2" else None,
-            reshard_after_forward=_reshard_policy(self.model) if config.strategy == "fsdp2" else None,
-            preset=config.preset,
-            model=ModelDimensions(**asdict(config.model)),
-            global_parameter_count=self.global_parameter_count,
-            device_type=self.device.type,
-            world_size=world_size,
-            batch_size_per_device=local_batch_size,
-            global_batch_size=local_batch_size * world_size,
-            precision_resolved=self.precision.resolved,
-            seed=config.seed,
-            warmup_steps=config.warmup_steps,
-            steps=config.steps,
-            optimizer=self.optimizer,
-            initial_weights_sha256=self.initial_weights_sha256,
-            batch_sha256=batch_fingerprint([digest for report in reports for digest in report.sample_digests]),
-        )
-
-    def _timing(self, elapsed_seconds: float) -> Timing:
-        laps = self.timer.laps_milliseconds()
-        samples = self.config.local_batch_size(self.launch.world_size) * self.launch.world_size * self.config.steps
-        return Timing(
-            laps_milliseconds=laps,
-            elapsed_seconds=elapsed_seconds,
-            milliseconds_per_step=elapsed_seconds * 1e3 / self.config.steps,
-            milliseconds_per_step_median=statistics.median(laps),
-            samples_per_second=samples / elapsed_seconds,
-            tokens_per_second=samples * self.config.model.sequence_length / elapsed_seconds,
-        )
-
-    def _parameters(self, reports: list[RankReport]) -> Parameters:
-        elements = [report.elements for report in reports]
-        return Parameters(
-            local_parameter_elements=max(elements),
-            local_parameter_elements_min=min(elements),
-            local_parameter_fraction=max(elements) / self.global_parameter_count,
-        )
-
-    def _correctness(self, reports: list[RankReport], final_weights_sha256: str) -> Correctness:
-        # ddp replicas hold the same parameters and gradients, so rank zero speaks for all; fsdp2 shards are added up.
-        replicated = self.config.strategy == "ddp"
-        owners = reports[:1] if replicated else reports
-        moments = [moment for report in owners for moment in report.checksums]
-        losses = [math.fsum(step) / len(step) for step in zip(*(report.losses for report in reports), strict=True)]
-        return Correctness(
-            losses=losses,
-            final_loss_mean=losses[-1],
-            step1_gradient_norm=math.sqrt(math.fsum(report.squared_gradient_norm for report in owners)),
-            parameter_checksum_sum=math.fsum(moment[0] for moment in moments),
-            parameter_checksum_squared_sum=math.fsum(moment[1] for moment in moments),
-            parameters_synchronized=correctness.replicas_equal([report.checksums for report in reports])
-            if replicated
-            else None,
-            every_shard_changed=all(report.every_shard_changed for report in reports),
-            final_weights_sha256=final_weights_sha256,
-        )
+        self.watch.stop()
+        result = measured_result(self, reports, final_weights) if self.launch.rank == 0 else None
+        # The process group is torn down once model and optimizer are gone: nothing here may keep them.
+        del self.model, self.optimizer, self.choices
+        return result
 
     @property
-    def global_parameter_count(self) -> int:
-        """Parameter elements of the whole model, however it is sharded."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
+    def exit_code(self) -> int:
+        """The runner's exit code: 0 only for a completed run."""
+        return EXIT_CODES[self.outcome.status]
 
-    def _check_same_precision(self) -> None:
-        resolved: list[str] = [""] * self.launch.world_size
-        dist.all_gather_object(resolved, self.precision.resolved)
-        if len(set(resolved)) > 1:
-            by_rank = ", ".join(f"rank {rank} {name}" for rank, name in enumerate(resolved))
-            raise RunError(
-                f"the ranks resolved different precisions ({by_rank}); add --precision fp32 or --precision bf16"
-            )
+    def _end_out_of_memory(self, message: str) -> None:
+        requested, free = sizes_in_message(message)
+        outcome = Outcome(
+            status="out_of_memory",
+            phase=self.phase,
+            step=None if self.phase in ("setup", "final") else self.steps_done + 1,
+            rank=self.launch.rank,
+            requested_gib=requested,
+            free_gib=free,
+            message=message.splitlines()[0],
+        )
+        if self.launch.rank == 0:
+            self._report_failure(outcome)
+        self.watch.announce(outcome)
+        end_process(EXIT_CODES[outcome.status])
 
-
-def barrier(device: torch.device) -> None:
-    """Bring all ranks together."""
-    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
-
-
-def _memory(reports: list[RankReport]) -> Memory:
-    allocated = [report.peak_allocated_gib for report in reports if report.peak_allocated_gib is not None]
-    reserved = [report.peak_reserved_gib for report in reports if report.peak_reserved_gib is not None]
-    return Memory(
-        peak_allocated_gib=max(allocated, default=None),
-        peak_allocated_gib_min=min(allocated, default=None),
-        peak_reserved_gib=max(reserved, default=None),
-        peak_reserved_gib_min=min(reserved, default=None),
-    )
-
-
-def _describe_optimizer(optimizer: torch.optim.Optimizer) -> Optimizer:
-    group = optimizer.param_groups[0]
-    return Optimizer(
-        name=type(optimizer).__name__,
-        learning_rate=group["lr"],
-        beta1=group["betas"][0],
-        beta2=group["betas"][1],
-        epsilon=group["eps"],
-        weight_decay=group["weight_decay"],
-        amsgrad=group["amsgrad"],
-        foreach=group["foreach"],
-        fused=group["fused"],
-    )
-
-
-def _reshard_policy(model: nn.Module) -> dict[str, bool] | None:
-    """Read back from the sharded units whether they free their gathered parameters after the forward.
-
-    PyTorch keeps the policy in private attributes; where a release has renamed them, nothing is claimed (None).
-    """
-    policy = {}
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            try:
-                group = module._get_fsdp_state()._fsdp_param_group
-                policy["root" if module is model else "block"] = group.post_forward_mesh_info is not None
-            except AttributeError:
-                return None
-    return policy
+    def _report_failure(self, outcome: Outcome) -> None:
+        report(self.config, failed_result(self, outcome))

@@ -3,24 +3,26 @@
 import csv
 import io
 import json
+from dataclasses import asdict
 from typing import Any
 
-from comparison.metrics import parity, rows, time_finding
-from comparison.pairing import Mismatch, Pair, Pairing
+from comparison.formatting import cells, describe_workload, facts, plain, shown_rows, title, verdict_sentence
+from comparison.metrics import parity, rows, verdict
+from comparison.pairing import Pair, Pairing
 from comparison.responsibility_table import to_json_data, to_markdown
-from comparison.tables import cells, describe_workload, header, plain, time_spread, title
 
 CSV_COLUMNS = (
     "strategy", "fsdp_wrap", "preset", "precision_resolved", "world_size", "global_batch_size", "device_type",
-    "native_runs", "lightning_runs", "metric", "native", "lightning", "difference", "ratio",
+    "baseline_label", "other_label", "baseline_runs", "other_runs",
+    "metric", "baseline", "other", "difference", "ratio",
 )  # fmt: skip
 
 
-def as_markdown(pairing: Pairing, *, responsibilities: bool) -> str:
+def as_markdown(pairing: Pairing, *, responsibilities: bool, force: bool = False) -> str:
     """Return everything as a Markdown document."""
     blocks = [_markdown_mismatch(mismatch) for mismatch in pairing.mismatches]
     blocks += [f"No partner: {_escape(describe_workload(group[0]))}" for group in pairing.alone]
-    blocks += [_markdown_pair(pair) for pair in pairing.pairs]
+    blocks += [_markdown_pair(pair) for pair in [*pairing.pairs, *(pairing.mismatches if force else [])]]
     if responsibilities:
         blocks.append(f"## Who does what\n\n{to_markdown()}")
     return "\n\n".join(block.strip() for block in blocks) + "\n"
@@ -28,21 +30,21 @@ def as_markdown(pairing: Pairing, *, responsibilities: bool) -> str:
 
 def _markdown_pair(pair: Pair) -> str:
     lines = [f"## {_escape(title(pair))}", ""]
-    lines += [f"- {name}: {_escape(text)}" for name, text in header(pair)]
-    for difference in pair.environment_differences():
-        values = f"native {' / '.join(difference.native)}, lightning {' / '.join(difference.lightning)}"
-        lines.append(f"- warning: {_escape(f'{difference.field} differs ({values})')}")
-    lines += [f"- parity: {parity(pair).sentence()}", ""]
-    lines += ["| metric | native | lightning | difference | ratio |", "|---|--:|--:|--:|--:|"]
-    lines += [f"| {row.metric.name} | {' | '.join(_escape(cell) for cell in cells(row))} |" for row in rows(pair)]
-    return "\n".join([*lines, "", f"Time: {time_spread(pair)}: {time_finding(pair)}."])
+    lines += [f"- {name}: {_escape(text)}" for name, text in facts(pair)]
+    shown = shown_rows(pair)
+    if shown:
+        labels = " | ".join(_escape(label) for label in pair.labels)
+        lines += ["", f"| metric | {labels} | difference | ratio |", "|---|--:|--:|--:|--:|"]
+        lines += [f"| {row.metric.name} | {' | '.join(_escape(text) for text in cells(row))} |" for row in shown]
+    return "\n".join([*lines, "", f"Time: {_escape(verdict_sentence(pair))}."])
 
 
-def _markdown_mismatch(mismatch: Mismatch) -> str:
-    lines = ["## NOT COMPARABLE", "", "| field | native | lightning |", "|---|---|---|"]
-    for difference in mismatch.differences:
-        native, lightning = (_escape(" / ".join(side)) for side in (difference.native, difference.lightning))
-        lines.append(f"| {difference.field} | {native} | {lightning} |")
+def _markdown_mismatch(pair: Pair) -> str:
+    labels = " | ".join(_escape(label) for label in pair.labels)
+    lines = ["## NOT COMPARABLE", "", f"| field | {labels} |", "|---|---|---|"]
+    for difference in pair.mismatch:
+        values = (_escape(" / ".join(side)) for side in (difference.baseline, difference.other))
+        lines.append(f"| {difference.field} | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
@@ -51,11 +53,14 @@ def _escape(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in plain(text))
 
 
-def as_json(pairing: Pairing, *, responsibilities: bool) -> str:
+def as_json(pairing: Pairing, *, responsibilities: bool, force: bool = False) -> str:
     """Return everything as JSON, with all digits of every number."""
     document: dict[str, Any] = {
-        "pairs": [_json_pair(pair) for pair in pairing.pairs],
-        "not_comparable": [_json_mismatch(mismatch) for mismatch in pairing.mismatches],
+        "pairs": [_json_pair(pair) for pair in [*pairing.pairs, *(pairing.mismatches if force else [])]],
+        "not_comparable": [
+            {**_json_sides(pair), "differences": [asdict(difference) for difference in pair.mismatch]}
+            for pair in pairing.mismatches
+        ],
         "alone": [[str(run.path) for run in group] for group in pairing.alone],
     }
     if responsibilities:
@@ -63,44 +68,50 @@ def as_json(pairing: Pairing, *, responsibilities: bool) -> str:
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def _json_pair(pair: Pair) -> dict[str, Any]:
-    outcome = parity(pair)
+def _json_sides(pair: Pair) -> dict[str, Any]:
     return {
+        "labels": list(pair.labels),
+        "baseline": [str(run.path) for run in pair.baseline],
+        "other": [str(run.path) for run in pair.other],
+    }
+
+
+def _json_pair(pair: Pair) -> dict[str, Any]:
+    completed = pair.completed()
+    comparable = bool(completed.baseline and completed.other)
+    outcome = parity(completed) if comparable and not pair.mismatch else None
+    found = verdict(pair)
+    return {
+        **_json_sides(pair),
         "workload": pair.runs[0].data["workload"],
-        "native": [str(run.path) for run in pair.native],
-        "lightning": [str(run.path) for run in pair.lightning],
-        "environment_differences": [vars(difference) for difference in pair.environment_differences()],
-        "parity": {**vars(outcome), "exact": outcome.exact},
-        "time": time_finding(pair),
+        "outcomes": [{"path": str(run.path), **run.data["outcome"]} for run in pair.runs],
+        "environment_differences": [asdict(difference) for difference in pair.environment_differences()],
+        "findings": [asdict(difference) for difference in pair.findings()],
+        "parity": {**asdict(outcome), "exact": outcome.exact} if outcome else None,
+        "time": {**asdict(found), "finding": found.finding()},
         "metrics": [
             {
                 "metric": row.metric.name,
-                "native": row.native,
-                "lightning": row.lightning,
+                "baseline": row.baseline,
+                "other": row.other,
                 "difference": row.difference,
                 "ratio": row.ratio,
+                "standard_deviation": row.spread,
             }
-            for row in rows(pair)
+            for row in (rows(completed) if comparable else [])
         ],
     }
 
 
-def _json_mismatch(mismatch: Mismatch) -> dict[str, Any]:
-    return {
-        "native": [str(run.path) for run in mismatch.native],
-        "lightning": [str(run.path) for run in mismatch.lightning],
-        "differences": [vars(difference) for difference in mismatch.differences],
-    }
-
-
-def as_csv(pairing: Pairing) -> str:
+def as_csv(pairing: Pairing, *, force: bool = False) -> str:
     """Return one line a metric of every pair, with all digits; what was not measured is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    for pair in pairing.pairs:
-        workload = pair.runs[0].result.workload
-        start = [getattr(workload, name) for name in CSV_COLUMNS[:7]] + [len(pair.native), len(pair.lightning)]
-        for row in rows(pair):
-            writer.writerow([*start, row.metric.name, row.native, row.lightning, row.difference, row.ratio])
+    for pair in [*pairing.pairs, *(pairing.mismatches if force else [])]:
+        workload, completed = pair.runs[0].result.workload, pair.completed()
+        start = [getattr(workload, name) for name in CSV_COLUMNS[:7]]
+        start += [*pair.labels, len(completed.baseline), len(completed.other)]
+        for row in rows(completed) if completed.baseline and completed.other else []:
+            writer.writerow([*start, row.metric.name, row.baseline, row.other, row.difference, row.ratio])
     return text.getvalue()

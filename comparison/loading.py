@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.result import Result, ResultFileError, read_result
+from common.result import Result, ResultFileError, parse_result
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,11 @@ class Run:
 
     path: Path
     result: Result
+
+    @property
+    def completed(self) -> bool:
+        """Whether it made all its steps and nothing is wrong with them."""
+        return self.result.outcome.status == "completed"
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -26,22 +31,35 @@ def load_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     """Read every result among ``paths``.
 
     Returns:
-        The runs in the order named (a folder's by name; a file met twice counts once), and a line for everything that
-        could not be read.
+        The runs in the order named (a folder's by name; a file that lies in a folder named too counts once), and a line
+        for everything that could not be read, or that is a run met before.
     """
     runs: list[Run] = []
     problems: list[str] = []
-    seen: set[Path] = set()
+    seen: dict[Path, Path] = {}
+    contents: dict[bytes, Path] = {}
     for path in paths:
         files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
         if not files:
             problems.append(f"{path}: no *.json in this folder")
         for file in files:
-            if file.resolve() in seen:
+            known = seen.setdefault(file.resolve(), path)
+            if known is not path:
+                if known == path:
+                    problems.append(f"{file}: named twice; a run cannot be compared with itself")
                 continue
-            seen.add(file.resolve())
             try:
-                runs.append(Run(file, read_result(file)))
+                content = file.read_bytes()
+                run = Run(file, parse_result(content, file))
+            except OSError as error:
+                problems.append(f"{file}: {error.strerror}")
+                continue
             except ResultFileError as error:
                 problems.append(str(error))
+                continue
+            original = contents.setdefault(content, file)
+            if original is file:
+                runs.append(run)
+            else:
+                problems.append(f"{file}: a copy of {original}; a run cannot be compared with itself")
     return runs, problems

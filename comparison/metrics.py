@@ -1,14 +1,26 @@
-"""The rows of the metrics table, and the parity of a pair, as data: nothing here knows how it is shown."""
+"""The rows of the metrics table, the parity of a pair and the verdict about its times, as data."""
 
+import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.result import Result
 from comparison.loading import Run
 from comparison.pairing import Pair
+from comparison.statistics import (
+    Estimate,
+    difference_of_means,
+    outliers,
+    ratio_of_means,
+    standard_deviation,
+    supported_digits,
+)
 
 Value = float | int | bool | None
+RUNS_FOR_A_VERDICT = 3
+WINDOW_TOLERANCE = 0.05
+SINGLE_RUN_DIGITS = 3
 
 
 @dataclass(frozen=True)
@@ -19,32 +31,42 @@ class Metric:
     """Section of the result."""
     name: str
     """Name of the leaf, which carries the unit."""
-    pattern: str
-    """Format specification of its values."""
+    decimals: int = 0
+    """Decimals at the most."""
     exact: bool = False
-    """Whether both sides should agree to the last bit; such a row has no ratio."""
+    """Whether both sides should agree to the last bit; such a row has no ratio, and seven digits."""
+    noisy: bool = False
+    """Whether it differs from run to run, so that a single run supports few digits."""
 
     def of(self, result: Result) -> Value:
-        """Return the value in one result."""
-        return getattr(getattr(result, self.section), self.name)
+        """Return the value in one result; None if it has no such section."""
+        section = getattr(result, self.section)
+        return None if section is None else getattr(section, self.name)
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric("timing", "milliseconds_per_step", ",.3f"),
-    Metric("timing", "milliseconds_per_step_median", ",.3f"),
-    Metric("timing", "tokens_per_second", ",.0f"),
-    Metric("timing", "samples_per_second", ",.2f"),
-    Metric("timing", "elapsed_seconds", ",.4f"),
-    Metric("memory", "peak_allocated_gib", ",.4f"),
-    Metric("memory", "peak_reserved_gib", ",.4f"),
-    Metric("parameters", "local_parameter_fraction", ".4f", exact=True),
-    Metric("parameters", "local_parameter_elements", ",d", exact=True),
-    Metric("workload", "global_parameter_count", ",d", exact=True),
-    Metric("correctness", "final_loss_mean", ".7g", exact=True),
-    Metric("correctness", "step1_gradient_norm", ".7g", exact=True),
-    Metric("correctness", "parameter_checksum_sum", ".7g", exact=True),
-    Metric("correctness", "parameter_checksum_squared_sum", ".7g", exact=True),
-    Metric("correctness", "parameters_synchronized", "", exact=True),
+    Metric("timing", "milliseconds_per_step", 3, noisy=True),
+    Metric("timing", "milliseconds_per_step_median", 3, noisy=True),
+    Metric("timing", "tokens_per_second", 0, noisy=True),
+    Metric("timing", "samples_per_second", 2, noisy=True),
+    Metric("timing", "elapsed_seconds", 4, noisy=True),
+    Metric("memory", "peak_allocated_gib", 4),
+    Metric("memory", "peak_reserved_gib", 4),
+    Metric("memory", "setup_peak_allocated_gib", 4),
+    Metric("memory", "device_used_gib", 4),
+    Metric("memory", "parameters_gib", 4),
+    Metric("memory", "gradients_gib", 4),
+    Metric("memory", "optimizer_state_gib", 4),
+    Metric("memory", "activations_and_temporary_gib", 4),
+    Metric("memory", "process_peak_resident_gib", 3, noisy=True),
+    Metric("parameters", "local_parameter_fraction", 4, exact=True),
+    Metric("parameters", "local_parameter_elements", exact=True),
+    Metric("workload", "global_parameter_count", exact=True),
+    Metric("correctness", "final_loss_mean", exact=True),
+    Metric("correctness", "step1_gradient_norm", exact=True),
+    Metric("correctness", "parameter_checksum_sum", exact=True),
+    Metric("correctness", "parameter_checksum_squared_sum", exact=True),
+    Metric("correctness", "parameters_synchronized", exact=True),
 )
 
 
@@ -53,33 +75,49 @@ class Row:
     """A metric of a pair: the median over the runs of each side."""
 
     metric: Metric
-    native: Value
-    lightning: Value
+    baseline: Value
+    other: Value
+    spread: float = 0.0
+    """Standard deviation over the runs of the side where it is larger; 0 if it is unknown or there is none."""
 
     @property
     def difference(self) -> float | int | None:
-        """Lightning minus native; None where there is nothing to subtract."""
-        if _is_number(self.native) and _is_number(self.lightning):
-            return self.lightning - self.native
+        """The other side minus the baseline; None where there is nothing to subtract."""
+        if _is_number(self.baseline) and _is_number(self.other):
+            return self.other - self.baseline
         return None
 
     @property
     def ratio(self) -> float | None:
-        """Lightning over native; None without a baseline, or where a ratio means nothing."""
-        if self.metric.exact or self.difference is None or self.native == 0:
+        """The other side over the baseline; None without a baseline, or where a ratio means nothing."""
+        if self.metric.exact or self.difference is None or self.baseline == 0:
             return None
-        return self.lightning / self.native
+        return self.other / self.baseline
+
+    @property
+    def digits(self) -> int:
+        """Decimals that the spread supports, negative for tens and hundreds; with a single noisy run, three digits."""
+        digits = supported_digits(self.spread)
+        if digits is None and self.metric.noisy and _is_number(self.baseline) and self.baseline:
+            digits = SINGLE_RUN_DIGITS - 1 - math.floor(math.log10(abs(self.baseline)))
+        return self.metric.decimals if digits is None else min(digits, self.metric.decimals)
 
 
 def rows(pair: Pair) -> list[Row]:
     """Return the rows of a pair, in the order of :data:`METRICS`."""
-    return [Row(metric, _middle(metric, pair.native), _middle(metric, pair.lightning)) for metric in METRICS]
+    return [_row(metric, pair) for metric in METRICS]
 
 
-def _middle(metric: Metric, runs: Sequence[Run]) -> Value:
-    """Return the median over the runs; for anything but numbers the common value, or None if they disagree."""
-    values = [metric.of(run.result) for run in runs]
-    if all(_is_number(value) for value in values):
+def _row(metric: Metric, pair: Pair) -> Row:
+    sides = [[metric.of(run.result) for run in side] for side in (pair.baseline, pair.other)]
+    baseline, other = (_middle(metric, values) for values in sides)
+    spreads = [standard_deviation(values) for values in sides if all(_is_number(value) for value in values)]
+    return Row(metric, baseline, other, 0.0 if metric.exact else max(spreads, default=0.0))
+
+
+def _middle(metric: Metric, values: Sequence[Value]) -> Value:
+    """Return the median; for anything but numbers the common value, or None if there is none."""
+    if values and all(_is_number(value) for value in values):
         # The lower median is always one that was measured, and keeps whole numbers whole.
         return (
             statistics.median_low(values) if metric.exact or isinstance(values[0], int) else statistics.median(values)
@@ -114,15 +152,14 @@ class Parity:
         if self.first_unequal_step is None:
             losses = f"all {self.steps} losses equal to the last bit"
         else:
-            losses = (
-                f"LOSSES DIFFER from step {self.first_unequal_step} on, by {self.largest_loss_difference:.3g} at most"
-            )
+            largest = f"{self.largest_loss_difference:.3g}"
+            losses = f"LOSSES DIFFER from step {self.first_unequal_step} on, by {largest} at most"
         weights = "equal to the last bit" if self.same_final_weights else "NOT EQUAL"
         return f"same weights and batches at the start; {losses}; final weights {weights}"
 
 
 def parity(pair: Pair) -> Parity:
-    """Compare losses and final weights over all runs of a pair."""
+    """Compare losses and final weights over all runs of a pair, which must be completed."""
     by_step = list(zip(*(run.result.correctness.losses for run in pair.runs), strict=True))
     unequal = [step for step, losses in enumerate(by_step, start=1) if len(set(losses)) > 1]
     return Parity(
@@ -133,23 +170,76 @@ def parity(pair: Pair) -> Parity:
     )
 
 
-def time_finding(pair: Pair) -> str:
-    """Say what the runs' times allow to be said, and no more.
+@dataclass(frozen=True)
+class Verdict:
+    """What the times of a pair's runs allow to be said. A run counts by the median of its laps."""
 
-    The unit of replication is a run: steps within one share its luck. Fewer than three runs a side get no verdict.
-    """
-    native = [run.result.timing.milliseconds_per_step for run in pair.native]
-    lightning = [run.result.timing.milliseconds_per_step for run in pair.lightning]
-    if min(len(native), len(lightning)) < 3:
-        return "too few runs to tell a difference in time from noise; use --repeats 3 or more"
-    if max(native) < min(lightning):
-        return "every lightning run took longer than every native run"
-    if max(lightning) < min(native):
-        return "every native run took longer than every lightning run"
-    return "no clear difference in time: the runs of the two sides overlap"
+    baseline: tuple[float, ...]
+    """Milliseconds a step of every run."""
+    other: tuple[float, ...]
+    labels: tuple[str, str]
+    ratio: Estimate | None
+    """The other side over the baseline, with two runs or more on each."""
+    difference: Estimate | None
+    """The other side minus the baseline in milliseconds a step, likewise."""
+    noise: Estimate | None
+    """The ratio of the baseline to itself in the control runs."""
+    obstacle: str | None
+    """Why there can be no verdict."""
+
+    def finding(self) -> str:
+        """Return the verdict in words, or why there is none."""
+        if self.obstacle:
+            return f"no verdict: {self.obstacle}"
+        if self.ratio is None or min(len(self.baseline), len(self.other)) < RUNS_FOR_A_VERDICT:
+            needed = RUNS_FOR_A_VERDICT
+            return f"no verdict from fewer than {needed} runs a side; use --repeats {needed} or more"
+        if self.ratio.contains(1.0):
+            return "no clear difference"
+        return f"{self.labels[1]} takes {'longer' if self.ratio.value > 1 else 'less time'}"
 
 
-def spread(values: Callable[[Run], float], runs: Sequence[Run]) -> tuple[float, float]:
-    """Return the smallest and the largest of one value over ``runs``."""
-    found = [values(run) for run in runs]
-    return min(found), max(found)
+def verdict(pair: Pair) -> Verdict:
+    """Judge the times of a pair's completed runs."""
+    completed = pair.completed()
+    baseline, other = (_medians(side) for side in (completed.baseline, completed.other))
+    obstacle = None
+    if pair.mismatch:
+        obstacle = "the workloads differ"
+    elif wrong := [run for run in pair.runs if run.result.outcome.status in ("diverged", "out_of_sync")]:
+        obstacle = f"a run ended {wrong[0].result.outcome.status.replace('_', ' ')}"
+    elif not baseline or not other:
+        obstacle = f"no completed run of {pair.labels[0] if not baseline else pair.labels[1]}"
+    control = pair.control.completed() if pair.control else None
+    return Verdict(
+        baseline=baseline,
+        other=other,
+        labels=pair.labels,
+        ratio=ratio_of_means(baseline, other),
+        difference=difference_of_means(baseline, other),
+        noise=ratio_of_means(_medians(control.baseline), _medians(control.other)) if control else None,
+        obstacle=obstacle,
+    )
+
+
+def _medians(runs: Sequence[Run]) -> tuple[float, ...]:
+    return tuple(run.result.timing.milliseconds_per_step_median for run in runs)
+
+
+def remarks(run: Run) -> list[str]:
+    """Return what is odd about the laps of one run."""
+    timing = run.result.timing
+    if timing is None:
+        return []
+    laps, found = timing.laps_milliseconds, []
+    if abs(timing.laps_over_window - 1) > WINDOW_TOLERANCE:
+        found.append(f"its laps add up to {timing.laps_over_window:.0%} of its window")
+    odd = outliers(laps)
+    if 0 in odd:
+        found.append(f"its first lap stands out ({laps[0]:.3g} ms): the warm-up was too short; use more --warmup-steps")
+    later = [index for index in odd if index > 0]
+    if later:
+        listed = ", ".join(f"{index + 1} ({laps[index]:.3g} ms)" for index in later[:3])
+        more = f" and {len(later) - 3} more" if len(later) > 3 else ""
+        found.append(f"laps far outside the rest: {listed}{more}")
+    return found

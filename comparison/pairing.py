@@ -2,53 +2,81 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comparison.loading import Run
 
-STARTING_POINT = ("initial_weights_sha256", "batch_sha256")
-"""Consequences of the other workload fields: not a reason to pair, but within a pair they must be equal."""
+FOUND_OUT = (
+    "global_parameter_count",
+    "reshard_after_forward",
+    "optimizer",
+    "initial_weights_sha256",
+    "batch_sha256",
+)
+"""What a run found out about its workload; the other fields were asked for. They decide nothing about pairing, but
+within a pair they must be equal."""
 
 NOT_SETTINGS = ("started_at", "command", "precision_requested", "precision_reason", "lightning_version")
 """Environment fields that differ between runs by their nature."""
 
+CONTROL = "control"
+"""Label of the runs that an implementation is compared with itself by."""
+
 
 @dataclass(frozen=True)
 class Difference:
-    """A field that should have been equal, with every value that was found, by implementation."""
+    """A field that should have been equal, with every value that was found on either side."""
 
     field: str
-    native: tuple[str, ...]
-    lightning: tuple[str, ...]
+    baseline: tuple[str, ...]
+    other: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Native and Lightning runs of one workload."""
+    """Runs of two sides: native and Lightning, or one implementation and itself."""
 
-    native: tuple[Run, ...]
-    lightning: tuple[Run, ...]
+    baseline: tuple[Run, ...]
+    other: tuple[Run, ...]
+    labels: tuple[str, str] = ("native", "lightning")
+    """What the two sides are called, from the files' content."""
+    mismatch: tuple[Difference, ...] = ()
+    """Workload fields that differ; a pair that has some is shown only if the user insists."""
+    control: "Pair | None" = None
+    """The same workload, baseline against itself: what noise alone does."""
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """All runs, native first."""
-        return self.native + self.lightning
+        """All runs, baseline first."""
+        return self.baseline + self.other
+
+    @property
+    def is_control(self) -> bool:
+        """Whether one implementation is compared with itself."""
+        return len({run.result.implementation for run in self.runs}) == 1
+
+    def completed(self) -> "Pair":
+        """Return the pair with the runs that made all their steps alone."""
+        return replace(
+            self,
+            baseline=tuple(run for run in self.baseline if run.completed),
+            other=tuple(run for run in self.other if run.completed),
+        )
 
     def environment_differences(self) -> list[Difference]:
         """Return the settings that should have been equal over all runs and were not."""
-        native = [_flat(run.data["environment"]) for run in self.native]
-        lightning = [_flat(run.data["environment"]) for run in self.lightning]
-        return [each for each in _differences(native, lightning) if each.field not in NOT_SETTINGS]
+        found = _differences(
+            *([_flat(run.data["environment"]) for run in side] for side in (self.baseline, self.other))
+        )
+        return [each for each in found if each.field not in NOT_SETTINGS]
 
-
-@dataclass(frozen=True)
-class Mismatch:
-    """Runs that cannot be compared, and why."""
-
-    native: tuple[Run, ...]
-    lightning: tuple[Run, ...]
-    differences: tuple[Difference, ...]
+    def findings(self) -> list[Difference]:
+        """Return what the two sides chose differently on their own."""
+        sides = (
+            [_flat(run.data["choices"]) for run in side if run.data["choices"]] for side in (self.baseline, self.other)
+        )
+        return _differences(*sides)
 
 
 @dataclass
@@ -56,79 +84,105 @@ class Pairing:
     """What became of all runs."""
 
     pairs: list[Pair] = field(default_factory=list)
-    mismatches: list[Mismatch] = field(default_factory=list)
+    mismatches: list[Pair] = field(default_factory=list)
     alone: list[tuple[Run, ...]] = field(default_factory=list)
     """Runs of one implementation whose strategy the other one never ran."""
+
+
+Sides = dict[tuple[str, str | None], list[Run]]
+"""Runs of one workload by implementation and label."""
 
 
 def pair_runs(runs: Sequence[Run]) -> Pairing:
     """Pair native with Lightning runs by workload.
 
-    Groups left without a partner are matched with the nearest group of the other implementation and the same strategy,
-    so that the output can name what differs.
+    Runs labelled ``control`` are paired with the others of their implementation. Where all runs are of one
+    implementation, they are dealt out in turn to two sides of an A/A comparison. Groups left without a partner are
+    matched with the nearest group of the other implementation and the same strategy, to name what differs.
     """
-    groups: dict[str, dict[str, list[Run]]] = {}
+    groups: dict[str, Sides] = {}
     for run in runs:
-        sides = groups.setdefault(_workload_key(run), {"native": [], "lightning": []})
-        sides[run.result.implementation].append(run)
+        key = json.dumps(_asked_for(run), sort_keys=True)
+        groups.setdefault(key, {}).setdefault((run.result.implementation, run.result.label), []).append(run)
+    one_side = len({(run.result.implementation, run.result.label) for run in runs}) == 1
     pairing = Pairing()
     leftovers: list[tuple[Run, ...]] = []
     for sides in groups.values():
-        native, lightning = tuple(sides["native"]), tuple(sides["lightning"])
-        if not native or not lightning:
-            leftovers.append(native or lightning)
-        elif unequal := _differences(_starting_points(native), _starting_points(lightning)):
-            pairing.mismatches.append(Mismatch(native, lightning, tuple(unequal)))
-        else:
-            pairing.pairs.append(Pair(native, lightning))
+        controls = [pair for name in ("native", "lightning") if (pair := _control(sides, name, split=one_side))]
+        native, lightning = (tuple(sides.get((name, None), ())) for name in ("native", "lightning"))
+        if native and lightning:
+            control = next((pair for pair in controls if not pair.mismatch), None)
+            _file(Pair(native, lightning, control=control), pairing)
+        elif not controls:
+            leftovers += [tuple(side) for side in sides.values()]
+        for control in controls:
+            _file(control, pairing)
     _match_leftovers(leftovers, pairing)
     return pairing
 
 
+def _control(sides: Sides, implementation: str, split: bool) -> Pair | None:
+    """Return the A/A comparison of one implementation, if there is one."""
+    first, second = sides.get((implementation, None), []), sides.get((implementation, CONTROL), [])
+    if split and len(first) > 1:
+        ordered = sorted(first, key=lambda run: (run.result.environment.started_at, run.path))
+        first, second = ordered[::2], ordered[1::2]
+    if not first or not second:
+        return None
+    return Pair(tuple(first), tuple(second), (f"{implementation} A", f"{implementation} B"))
+
+
+def _file(pair: Pair, pairing: Pairing) -> None:
+    """Put a pair of equal settings where it belongs: what both sides found out must be equal too."""
+    unequal = _differences(*(_found_out(side) for side in (pair.baseline, pair.other)))
+    if unequal:
+        pairing.mismatches.append(replace(pair, mismatch=tuple(unequal)))
+    else:
+        pairing.pairs.append(pair)
+
+
 def _match_leftovers(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None:
     partnered: set[int] = set()
-    lightning_groups = [group for group in leftovers if group[0].result.implementation == "lightning"]
     for group in leftovers:
-        if group[0].result.implementation != "native":
-            continue
         candidates = [
-            (_workload_differences(group, other), other)
-            for other in lightning_groups
-            if id(other) not in partnered and _strategy(other) == _strategy(group)
+            (_differences(*([_flat(_asked_for(run)) for run in side] for side in (group, other))), other)
+            for other in leftovers
+            if _side(group) == "native"
+            and _side(other) == "lightning"
+            and id(other) not in partnered
+            and _strategy(other) == _strategy(group)
         ]
         if candidates:
             differences, nearest = min(candidates, key=lambda candidate: len(candidate[0]))
             partnered |= {id(group), id(nearest)}
-            pairing.mismatches.append(Mismatch(group, nearest, tuple(differences)))
+            pairing.mismatches.append(Pair(group, nearest, mismatch=tuple(differences)))
     pairing.alone += [group for group in leftovers if id(group) not in partnered]
 
 
-def _workload_key(run: Run) -> str:
-    return json.dumps(_settings(run), sort_keys=True)
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.data["workload"].items() if name not in STARTING_POINT}
-
-
-def _starting_points(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    return [{name: run.data["workload"][name] for name in STARTING_POINT} for run in runs]
+def _side(group: tuple[Run, ...]) -> str:
+    return group[0].result.implementation
 
 
 def _strategy(group: tuple[Run, ...]) -> str:
     return group[0].result.workload.strategy
 
 
-def _workload_differences(native: Sequence[Run], lightning: Sequence[Run]) -> list[Difference]:
-    return _differences(*([_flat(_settings(run)) for run in side] for side in (native, lightning)))
+def _asked_for(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in run.data["workload"].items() if name not in FOUND_OUT}
 
 
-def _differences(native: list[dict[str, Any]], lightning: list[dict[str, Any]]) -> list[Difference]:
+def _found_out(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return what completed runs found out; one that failed may not have come so far."""
+    found = [{name: run.data["workload"][name] for name in FOUND_OUT} for run in runs if run.completed]
+    return [_flat({name: value for name, value in values.items() if value is not None}) for values in found]
+
+
+def _differences(baseline: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[Difference]:
     """Name the fields whose values are not the same in all of these dictionaries."""
-    names = dict.fromkeys(name for values in native + lightning for name in values)
+    names = dict.fromkeys(name for values in baseline + other for name in values)
     found = []
     for name in names:
-        sides = [tuple(dict.fromkeys(_shown(values.get(name)) for values in side)) for side in (native, lightning)]
+        sides = [tuple(dict.fromkeys(_shown(values.get(name)) for values in side)) for side in (baseline, other)]
         if len({*sides[0], *sides[1]}) > 1:
             found.append(Difference(name, *sides))
     return found

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from common.result import ResultFileError, read_result
+from common.report import describe_outcome
+from comparison.formatting import plain
 from comparison.matrix import FinishedRun, PlannedRun
-from comparison.tables import plain
 
 
 def run_all(
@@ -50,11 +50,9 @@ def _time_left(started: float, done: int, total: int) -> str:
 def describe(run: FinishedRun, number: int, total: int) -> list[str]:
     """Return how one run went: a line, and the end of its output if it failed."""
     start = f"[{number}/{total}] {run.planned.name}:"
-    if run.succeeded:
-        try:
-            timing = read_result(run.output).timing
-        except ResultFileError as error:
-            return [f"{start} wrote a file that is no result: {error}"]
-        return [f"{start} {timing.milliseconds_per_step:,.3f} ms a step ({run.seconds:.0f} s)"]
+    if run.succeeded and run.result is not None:
+        if run.result.timing is None or run.result.outcome.status != "completed":
+            return [f"{start} {describe_outcome(run.result.outcome)}"]
+        return [f"{start} {run.result.timing.milliseconds_per_step:,.3f} ms a step ({run.seconds:.0f} s)"]
     ending = f"exit code {run.returncode}" if run.returncode else "it ended without a result"
     return [f"{start} FAILED ({ending}); all of its output: {run.log}", *(f"    {line}" for line in run.tail())]

@@ -5,9 +5,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from comparison.formatting import (
+    OVERVIEW,
+    cell,
+    cells,
+    describe_workload,
+    facts,
+    finding,
+    format_value,
+    plain,
+    shown_rows,
+    title,
+    verdict_sentence,
+)
 from comparison.loading import Run
-from comparison.metrics import METRICS, Row, Value, parity, rows, spread, time_finding
-from comparison.pairing import Mismatch, Pair, Pairing
+from comparison.metrics import METRICS, parity, rows
+from comparison.pairing import Pair, Pairing
 
 CPU_CAVEAT = (
     "These ranks ran on CPUs over gloo. Parity and parameter shares carry over to GPUs; times do not: gloo, for one, "
@@ -15,28 +28,23 @@ CPU_CAVEAT = (
 )
 TABLE_WIDTH = 80
 """Columns that the metrics table needs; narrower terminals get lines instead."""
-
-OVERVIEW_NAMES = ("milliseconds_per_step", "tokens_per_second", "peak_allocated_gib", "local_parameter_fraction")
-OVERVIEW = tuple(metric for metric in METRICS if metric.name in OVERVIEW_NAMES)
+STYLES = {"NOT EQUAL": "bold red", "outcome": "bold yellow", "warning": "yellow", "remark": "yellow"}
 
 
-def plain(text: str) -> str:
-    """Make control characters visible: strings from result files are nobody's to trust."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def print_pairing(console: Console, pairing: Pairing) -> None:
+def print_pairing(console: Console, pairing: Pairing, force: bool = False) -> None:
     """Print what cannot be compared, before any number, then every pair, then all cells in one table."""
     for mismatch in pairing.mismatches:
-        _print_mismatch(console, mismatch)
+        _print_mismatch(console, mismatch, force)
     for group in pairing.alone:
         missing = "lightning" if group[0].result.implementation == "native" else "native"
         _say(console, f"No {missing} run to compare with: {_paths(group)} ({describe_workload(group[0])})", "yellow")
-    for pair in pairing.pairs:
+    pairs = [*pairing.pairs, *(pairing.mismatches if force else [])]
+    for pair in pairs:
         print_pair(console, pair)
-    if len(pairing.pairs) > 1:
-        _print_overview(console, pairing)
-    if any(pair.runs[0].result.workload.device_type == "cpu" for pair in pairing.pairs):
+    completed = [pair for pair in pairs if shown_rows(pair)]
+    if len(completed) > 1:
+        _print_overview(console, completed)
+    if any(pair.runs[0].result.workload.device_type == "cpu" for pair in pairs):
         console.print()
         _say(console, CPU_CAVEAT)
 
@@ -44,21 +52,19 @@ def print_pairing(console: Console, pairing: Pairing) -> None:
 def print_pair(console: Console, pair: Pair) -> None:
     """Print one pair."""
     _heading(console, title(pair))
-    outcome = parity(pair)
-    facts = _grid()
-    for name, text in header(pair):
-        facts.add_row(name, Text(plain(text)))
-    for difference in pair.environment_differences():
-        values = f"native {' / '.join(difference.native)}, lightning {' / '.join(difference.lightning)}"
-        text = f"{difference.field} differs: {values}; repeat both under equal conditions"
-        facts.add_row("warning", Text(plain(text), style="yellow"))
-    facts.add_row("parity", Text(outcome.sentence(), style="green" if outcome.exact else "bold red"))
-    console.print(facts)
+    grid = _grid()
+    for name, text in facts(pair):
+        style = STYLES.get(name, "")
+        if name == "parity":
+            style = "green" if parity(pair.completed()).exact else "bold red"
+        grid.add_row(name, Text(text, style=style))
+    console.print(grid)
     console.print()
-    _print_metrics(console, pair)
-    console.print()
+    if shown_rows(pair):
+        _print_metrics(console, pair)
+        console.print()
     times = _grid()
-    times.add_row("time", Text(f"{time_spread(pair)}: {time_finding(pair)}"))
+    times.add_row("time", Text(plain(verdict_sentence(pair))))
     console.print(times)
 
 
@@ -69,15 +75,19 @@ def print_in_short(console: Console, pairing: Pairing) -> None:
     _heading(console, "In short")
     findings = _grid()
     for pair in pairing.pairs:
-        exact = "equal to the last bit" if parity(pair).exact else "NOT EQUAL, see above"
-        findings.add_row(_cell(pair), Text(f"losses and weights {exact}; {time_spread(pair)}: {time_finding(pair)}"))
+        name = f"{cell(pair)} A/A" if pair.is_control else cell(pair)
+        if shown_rows(pair):
+            exact = "equal to the last bit" if parity(pair.completed()).exact else "NOT EQUAL, see above"
+            findings.add_row(name, Text(plain(f"losses and weights {exact}; time: {finding(pair)}")))
+        else:
+            findings.add_row(name, Text(plain(finding(pair))))
     console.print(findings)
 
 
 def _heading(console: Console, text: str) -> None:
     console.print()
-    console.print(Text(plain(text), style="bold"))
-    console.print(Text("=" * min(len(plain(text)), console.width), style="bold"))
+    console.print(Text(text, style="bold"))
+    console.print(Text("=" * min(len(text), console.width), style="bold"))
 
 
 def _grid() -> Table:
@@ -87,71 +97,16 @@ def _grid() -> Table:
     return grid
 
 
-def _print_overview(console: Console, pairing: Pairing) -> None:
+def _print_overview(console: Console, pairs: list[Pair]) -> None:
     """Print one line a cell, so that ddp and fsdp2 can be compared too."""
     _heading(console, "All cells")
     table = _table("cell", *(metric.name.replace("_", " ") for metric in OVERVIEW))
-    for pair in pairing.pairs:
-        by_name = {row.metric.name: row for row in rows(pair)}
-        for label in ("native", "lightning"):
-            values = [format_value(getattr(by_name[each.name], label), each.pattern) for each in OVERVIEW]
-            table.add_row(Text(f"{label} {plain(_cell(pair))}"), *map(Text, values))
+    for pair in pairs:
+        by_name = {row.metric.name: row for row in rows(pair.completed())}
+        for label, side in zip(pair.labels, ("baseline", "other"), strict=True):
+            values = [format_value(by_name[each.name], getattr(by_name[each.name], side)) for each in OVERVIEW]
+            table.add_row(Text(f"{label} {cell(pair)}"), *map(Text, values))
     console.print(table)
-
-
-def title(pair: Pair) -> str:
-    """Return the one line that names a pair."""
-    workload = pair.runs[0].result.workload
-    return f"{_cell(pair)}, preset {workload.preset}, {workload.precision_resolved}: native against lightning"
-
-
-def _cell(pair: Pair) -> str:
-    workload = pair.runs[0].result.workload
-    return f"{workload.strategy} {workload.fsdp_wrap}" if workload.fsdp_wrap else workload.strategy
-
-
-def describe_workload(run: Run) -> str:
-    """Return what a run trained, in a few words."""
-    workload = run.result.workload
-    wrap = f" {workload.fsdp_wrap} wrap" if workload.fsdp_wrap else ""
-    return (
-        f"{workload.strategy}{wrap}, {plain(workload.preset)}, {workload.precision_resolved}, "
-        f"{workload.world_size} ranks on {workload.device_type}"
-    )
-
-
-def header(pair: Pair) -> list[tuple[str, str]]:
-    """Return what was compared and on what: a word and a line each."""
-    result = pair.native[0].result
-    workload, environment = result.workload, result.environment
-    nodes = counted(environment.num_nodes, "node")
-    ranks = f"{counted(workload.world_size, 'rank')} on {nodes}, started by {environment.launcher}"
-    samples = f"{counted(workload.batch_size_per_device, 'sample')} a rank, {workload.global_batch_size} in all"
-    versions = f"torch {environment.torch_version}, lightning {pair.lightning[0].result.environment.lightning_version}"
-    return [
-        (
-            "ranks",
-            f"{ranks}; {environment.process_group_backend}; {counted(environment.cpu_threads, 'CPU thread')} each",
-        ),
-        ("batch", f"{samples}, of {workload.model.sequence_length} tokens; seed {workload.seed}"),
-        ("steps", f"{workload.steps} timed after {workload.warmup_steps} to warm up"),
-        ("machine", f"{environment.device_name}; {versions}"),
-    ]
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count and its noun, in the plural unless it is one."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def time_spread(pair: Pair) -> str:
-    """Return the runs' milliseconds a step on both sides, smallest to largest."""
-    sides = []
-    for name, runs in (("native", pair.native), ("lightning", pair.lightning)):
-        low, high = spread(lambda run: run.result.timing.milliseconds_per_step, runs)
-        values = f"{low:,.3f}" if len(runs) == 1 else f"{low:,.3f} to {high:,.3f}"
-        sides.append(f"{name} {values} ms a step in {counted(len(runs), 'run')}")
-    return ", ".join(sides)
 
 
 def _table(*labels: str) -> Table:
@@ -163,58 +118,32 @@ def _table(*labels: str) -> Table:
 
 
 def _print_metrics(console: Console, pair: Pair) -> None:
-    labels = ("native", "lightning", "difference", "ratio")
+    labels = (*pair.labels, "difference", "ratio")
     if console.width < TABLE_WIDTH:
-        for row in rows(pair):
-            values = ", ".join(f"{label} {cell}" for label, cell in zip(labels, cells(row), strict=True) if cell)
+        for row in shown_rows(pair):
+            values = ", ".join(f"{label} {text}" for label, text in zip(labels, cells(row), strict=True) if text)
             _say(console, row.metric.name, "bold")
             _say(console, f"  {values}")
         return
     table = _table("metric", *labels)
     table.columns[0].min_width = max(len(metric.name) for metric in METRICS)
-    for row in rows(pair):
+    for row in shown_rows(pair):
         table.add_row(row.metric.name, *map(Text, cells(row)))
     console.print(table)
 
 
-def cells(row: Row) -> tuple[str, str, str, str]:
-    """Return a row's native, lightning, difference and ratio as text."""
-    return (
-        format_value(row.native, row.metric.pattern),
-        format_value(row.lightning, row.metric.pattern),
-        format_difference(row),
-        "" if row.metric.exact else "n/a" if row.ratio is None else f"{row.ratio:.3f}",
-    )
-
-
-def format_value(value: Value, pattern: str) -> str:
-    """Return a value as text; what was not measured is n/a, never 0."""
-    if value is None:
-        return "n/a"
-    return ("yes" if value else "no") if isinstance(value, bool) else format(value, pattern)
-
-
-def format_difference(row: Row) -> str:
-    """Return Lightning minus native as text: ``equal`` where they are, and n/a where one is missing."""
-    if row.native is not None and row.native == row.lightning:
-        return "equal"
-    if row.difference is None:
-        return "n/a"
-    text = format(row.difference, "+.3g" if row.metric.exact else "+" + row.metric.pattern)
-    # A difference too small for the column is still one: -4e-08, not -0.0000.
-    return text if text.strip("+-0.,") else format(row.difference, "+.1g")
-
-
-def _print_mismatch(console: Console, mismatch: Mismatch) -> None:
+def _print_mismatch(console: Console, pair: Pair, force: bool) -> None:
     console.print()
     _say(console, "NOT COMPARABLE: these runs differ in what must be equal.", "bold red")
-    _say(console, f"native: {_paths(mismatch.native)}")
-    _say(console, f"lightning: {_paths(mismatch.lightning)}")
-    table = _table("field", "native", "lightning")
-    for difference in mismatch.differences:
-        values = [plain(" / ".join(side)) for side in (difference.native, difference.lightning)]
+    for label, side in zip(pair.labels, (pair.baseline, pair.other), strict=True):
+        _say(console, f"{label}: {_paths(side)}")
+    table = _table("field", *pair.labels)
+    for difference in pair.mismatch:
+        values = [plain(" / ".join(side)) for side in (difference.baseline, difference.other)]
         table.add_row(Text(plain(difference.field)), *map(Text, values))
     console.print(table)
+    if not force:
+        _say(console, "Run both with the same options; --force shows the numbers all the same.")
 
 
 def _paths(runs: tuple[Run, ...]) -> str:

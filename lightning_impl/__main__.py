@@ -9,7 +9,7 @@ from common.launch import detect_launch
 from common.options import check_output, parse_options
 
 
-def main() -> None:
+def main() -> int:
     """Run once, as one rank of many."""
     config = parse_options("lightning")
     launch = detect_launch(config)
@@ -17,6 +17,7 @@ def main() -> None:
 
     # torch and lightning take seconds to import; they wait until the call is known to be right.
     from common.environment import choose_device, limit_cpu_threads
+    from common.network import check_network
     from common.precision import resolve_precision
     from lightning_impl.strategy import destroy_process_group
     from lightning_impl.train import train
@@ -24,9 +25,11 @@ def main() -> None:
     limit_cpu_threads(launch)
     device = choose_device(config, launch)
     precision = resolve_precision(config.precision, device)
+    check_network(launch, device.type)
 
-    train(config, launch, device, precision)
+    exit_code = train(config, launch, device, precision)
     destroy_process_group(device)
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -21,13 +21,17 @@ from common.report import report
 class TransformerBenchmark(pl.LightningModule):
     """The synthetic transformer with its shards, its optimizer, its step and its measurements."""
 
-    def __init__(self, config: RunConfig, launch: Launch, device: torch.device, precision: Precision) -> None:
+    def __init__(self, config: RunConfig, launch: Launch, precision: Precision, recorder: RunRecorder) -> None:
         super().__init__()
         self.config = config
         self.launch = launch
         self.precision = precision
-        self.recorder = RunRecorder(config, launch, device, precision)
+        self.recorder = recorder
         self.model: SyntheticTransformer | None = None
+
+    def setup(self, stage: str) -> None:
+        """The process group exists."""
+        self.recorder.begin()
 
     def configure_model(self) -> None:
         """Build the model on this rank's device with its starting weights; Lightning may call this more than once."""
@@ -65,7 +69,8 @@ class TransformerBenchmark(pl.LightningModule):
         """Draw this rank's batch and record the start."""
         batch_size = self.config.local_batch_size(self.trainer.world_size)
         self.batch = make_batch(self.config.model, self.config.seed, self.global_rank, batch_size).to(self.device)
-        self.recorder.before_training(self.model, self.optimizers(use_pl_optimizer=False), self.batch)
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        self.recorder.before_training(self.model, self.trainer.strategy.model, optimizer, self.batch)
 
     def training_step(self, token: int, step: int) -> Tensor:
         """Forward alone; Lightning zeroes, goes backward and updates once this returns."""

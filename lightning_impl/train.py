@@ -9,12 +9,13 @@ from common.launch import Launch
 from common.noise import quiet_lightning
 from common.options import RunConfig
 from common.precision import Precision
+from common.recorder import RunRecorder
 from lightning_impl.module import TransformerBenchmark
-from lightning_impl.strategy import check_launcher, make_strategy
+from lightning_impl.strategy import check_launcher, make_strategy, slurm_plugins
 
 
-def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision) -> None:
-    """Train for warmup + steps optimizer steps and report. What it builds is gone when it returns."""
+def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision) -> int:
+    """Train for warmup + steps optimizer steps and report; what it builds is gone when it returns the exit code."""
     quiet_lightning()
     # ddp computes in bf16 by Lightning's autocast; fsdp2 has its MixedPrecisionPolicy.
     autocast = config.strategy == "ddp" and precision.resolved == "bf16"
@@ -23,6 +24,7 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         devices=launch.local_world_size,
         num_nodes=launch.num_nodes,
         strategy=make_strategy(config, launch),
+        plugins=slurm_plugins(launch),
         precision="bf16-mixed" if autocast else "32-true",
         max_epochs=1,
         max_steps=config.total_steps,
@@ -30,7 +32,10 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         barebones=True,
     )
     check_launcher(trainer, launch)
+    recorder = RunRecorder(config, launch, device, precision)
     try:
-        trainer.fit(TransformerBenchmark(config, launch, device, precision))
+        with recorder.recording_outcome():
+            trainer.fit(TransformerBenchmark(config, launch, precision, recorder))
     except SIGTERMException:  # a SystemExit without a code: an interrupted run would look like a success
         raise RunError("ended by SIGTERM before the last step; there is no result", exit_code=1) from None
+    return recorder.exit_code

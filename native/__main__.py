@@ -8,7 +8,7 @@ from common.launch import detect_launch
 from common.options import check_output, parse_options
 
 
-def main() -> None:
+def main() -> int:
     """Run once, as one rank of many."""
     config = parse_options("native")
     launch = detect_launch(config)
@@ -16,6 +16,7 @@ def main() -> None:
 
     # torch takes seconds to import; it waits until the call is known to be right.
     from common.environment import choose_device, limit_cpu_threads
+    from common.network import check_network
     from common.precision import resolve_precision
     from native.process_group import bind_device, destroy_process_group, init_process_group
     from native.train import train
@@ -23,11 +24,13 @@ def main() -> None:
     limit_cpu_threads(launch)
     device = choose_device(config, launch)
     precision = resolve_precision(config.precision, device)
+    check_network(launch, device.type)
 
     bind_device(device)
     init_process_group(launch, device)
-    train(config, launch, device, precision)
+    exit_code = train(config, launch, device, precision)
     destroy_process_group(device)
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -13,24 +13,28 @@ from common.report import report
 from native.parallelize import build_model, replicate
 
 
-def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision) -> None:
-    """Train for warmup + steps optimizer steps and report. What it builds is gone when it returns."""
-    model = build_model(config, launch, device, precision)
-    wrapped = replicate(model, device) if config.strategy == "ddp" else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)  # after sharding: it must see the shards
-    batch = make_batch(config.model, config.seed, launch.rank, config.local_batch_size(launch.world_size)).to(device)
-    # ddp computes in bf16 by autocast; fsdp2 has its MixedPrecisionPolicy.
-    autocast = torch.autocast(
-        device.type, torch.bfloat16, enabled=config.strategy == "ddp" and precision.resolved == "bf16"
-    )
-
+def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision) -> int:
+    """Train for warmup + steps optimizer steps and report; what it builds is gone when it returns the exit code."""
     recorder = RunRecorder(config, launch, device, precision)
-    recorder.before_training(model, optimizer, batch)
-    wrapped.train()
-    for _ in range(config.total_steps):
-        loss = training_step(wrapped, optimizer, batch, autocast, recorder)
-        recorder.after_step(loss)
-    report(config, recorder.finish())
+    with recorder.recording_outcome():
+        recorder.begin()
+        model = build_model(config, launch, device, precision)
+        wrapped = replicate(model, device) if config.strategy == "ddp" else model
+        optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)  # after sharding: takes the shards
+        batch_size = config.local_batch_size(launch.world_size)
+        batch = make_batch(config.model, config.seed, launch.rank, batch_size).to(device)
+        # ddp computes in bf16 by autocast; fsdp2 has its MixedPrecisionPolicy.
+        autocast = torch.autocast(
+            device.type, torch.bfloat16, enabled=config.strategy == "ddp" and precision.resolved == "bf16"
+        )
+
+        recorder.before_training(model, wrapped, optimizer, batch)
+        wrapped.train()
+        for _ in range(config.total_steps):
+            loss = training_step(wrapped, optimizer, batch, autocast, recorder)
+            recorder.after_step(loss)
+        report(config, recorder.finish())
+    return recorder.exit_code
 
 
 def training_step(
