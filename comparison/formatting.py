@@ -9,7 +9,7 @@ from comparison.pairing import Difference, Pair
 from comparison.statistics import Estimate, standard_deviation, supported_digits
 
 EXACT_DIGITS = 7
-ALWAYS_SHOWN = ("peak_allocated_gib", "peak_reserved_gib")
+ALWAYS_SHOWN = ("milliseconds_per_step_iqr", "peak_allocated_gib", "peak_reserved_gib")
 OVERVIEW_NAMES = ("milliseconds_per_step", "tokens_per_second", "peak_allocated_gib", "local_parameter_fraction")
 OVERVIEW: tuple[Metric, ...] = tuple(metric for metric in METRICS if metric.name in OVERVIEW_NAMES)
 

@@ -47,6 +47,7 @@ class Metric:
 METRICS: tuple[Metric, ...] = (
     Metric("timing", "milliseconds_per_step", 3, noisy=True),
     Metric("timing", "milliseconds_per_step_median", 3, noisy=True),
+    Metric("timing", "milliseconds_per_step_iqr", 3, noisy=True),
     Metric("timing", "tokens_per_second", 0, noisy=True),
     Metric("timing", "samples_per_second", 2, noisy=True),
     Metric("timing", "elapsed_seconds", 4, noisy=True),
