@@ -89,8 +89,8 @@ class Pairing:
     """Runs of one implementation whose strategy the other one never ran."""
 
 
-Sides = dict[tuple[str, str | None], list[Run]]
-"""Runs of one workload by implementation and label."""
+Sides = dict[tuple[str, bool], list[Run]]
+"""Runs of one workload by implementation, and whether they are control runs."""
 
 
 def pair_runs(runs: Sequence[Run]) -> Pairing:
@@ -103,13 +103,13 @@ def pair_runs(runs: Sequence[Run]) -> Pairing:
     groups: dict[str, Sides] = {}
     for run in runs:
         key = json.dumps(_asked_for(run), sort_keys=True)
-        groups.setdefault(key, {}).setdefault((run.result.implementation, run.result.label), []).append(run)
-    one_side = len({(run.result.implementation, run.result.label) for run in runs}) == 1
+        groups.setdefault(key, {}).setdefault(_side(run), []).append(run)
+    one_side = len({_side(run) for run in runs}) == 1
     pairing = Pairing()
     leftovers: list[tuple[Run, ...]] = []
     for sides in groups.values():
         controls = [pair for name in ("native", "lightning") if (pair := _control(sides, name, split=one_side))]
-        native, lightning = (tuple(sides.get((name, None), ())) for name in ("native", "lightning"))
+        native, lightning = (tuple(sides.get((name, False), ())) for name in ("native", "lightning"))
         if native and lightning:
             control = next((pair for pair in controls if not pair.mismatch), None)
             _file(Pair(native, lightning, control=control), pairing)
@@ -123,7 +123,7 @@ def pair_runs(runs: Sequence[Run]) -> Pairing:
 
 def _control(sides: Sides, implementation: str, split: bool) -> Pair | None:
     """Return the A/A comparison of one implementation, if there is one."""
-    first, second = sides.get((implementation, None), []), sides.get((implementation, CONTROL), [])
+    first, second = sides.get((implementation, False), []), sides.get((implementation, True), [])
     if split and len(first) > 1:
         ordered = sorted(first, key=lambda run: (run.result.environment.started_at, run.path))
         first, second = ordered[::2], ordered[1::2]
@@ -147,8 +147,8 @@ def _match_leftovers(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None
         candidates = [
             (_differences(*([_flat(_asked_for(run)) for run in side] for side in (group, other))), other)
             for other in leftovers
-            if _side(group) == "native"
-            and _side(other) == "lightning"
+            if group[0].result.implementation == "native"
+            and other[0].result.implementation == "lightning"
             and id(other) not in partnered
             and _strategy(other) == _strategy(group)
         ]
@@ -159,8 +159,8 @@ def _match_leftovers(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None
     pairing.alone += [group for group in leftovers if id(group) not in partnered]
 
 
-def _side(group: tuple[Run, ...]) -> str:
-    return group[0].result.implementation
+def _side(run: Run) -> tuple[str, bool]:
+    return run.result.implementation, run.result.label == CONTROL
 
 
 def _strategy(group: tuple[Run, ...]) -> str:
