@@ -2,12 +2,12 @@
 
 import os
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.errors import RunError
 from common.options import RunConfig
+from common.slurm import INTERACTIVE_STEP, first_host, step_port, tasks_per_node
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SRUN = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NNODES")
@@ -48,8 +48,10 @@ def detect_launch(config: RunConfig, environ: Mapping[str, str] = os.environ) ->
     """
     if any(name in environ for name in ("RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")):
         launch = _from_torchrun(environ)
-    elif "SLURM_PROCID" in environ and "SLURM_STEP_ID" in environ:
+        _check_torchrun_inside_srun(config, launch, environ)
+    elif "SLURM_PROCID" in environ and environ.get("SLURM_STEP_ID", INTERACTIVE_STEP) != INTERACTIVE_STEP:
         launch = _from_srun(environ)
+        _check_gpus_of_tasks(config, launch, environ)
     elif config.implementation == "lightning" and all(name in environ for name in LIGHTNING_WORKER):
         launch = _from_lightning(config, environ)
     else:
@@ -70,15 +72,34 @@ def _from_torchrun(environ: Mapping[str, str]) -> Launch:
     return Launch("torchrun", rank, local_rank, world_size, local_world_size, environ["MASTER_ADDR"], port)
 
 
+def _check_torchrun_inside_srun(config: RunConfig, launch: Launch, environ: Mapping[str, str]) -> None:
+    """Refuse several torchrun agents on a node, and agents that srun started together but that don't join.
+
+    The first fight over the node's devices, the second train several worlds that all report success.
+    """
+    agents, joined = environ.get("SLURM_STEP_TASKS_PER_NODE", "1"), environ.get("GROUP_WORLD_SIZE", "1")
+    if "SLURM_STEP_ID" not in environ or "SLURM_PTY_PORT" in environ:  # a terminal belongs to one task of its step
+        return
+    counts = tasks_per_node(agents)
+    if max(counts) > 1 or joined != str(len(counts)):
+        nodes = len(counts)
+        raise RunError(
+            f"srun started torchrun in {sum(counts)} tasks (SLURM_STEP_TASKS_PER_NODE={agents}), but torchrun joins "
+            f"{joined} of them (--nnodes); one world needs one on each node: srun --nodes={nodes} --ntasks={nodes} "
+            f"--ntasks-per-node=1 torchrun --nnodes={nodes} --nproc-per-node={launch.local_world_size} "
+            f"--rdzv-backend=c10d --rdzv-endpoint=HOST:29500 -m {config.module} ..."
+        )
+
+
 def _from_srun(environ: Mapping[str, str]) -> Launch:
     rank, local_rank, world_size, num_nodes = _integers(environ, "srun", SRUN)
     hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or environ.get("SLURM_JOB_NODELIST")
     if "MASTER_ADDR" not in environ and not hosts:
         raise RunError("srun's environment is half set: SLURM_STEP_NODELIST is missing; start with: srun python -m ...")
-    if environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
+    if environ.get("SLURM_STEP_NUM_TASKS", str(world_size)) != str(world_size):
         raise RunError(
-            f"SLURM_JOB_NAME={environ['SLURM_JOB_NAME']} makes Lightning ignore Slurm; "
-            "start with: srun -J train python -m ..."
+            f"SLURM_NTASKS={world_size} is the job's, but this step has {environ['SLURM_STEP_NUM_TASKS']} tasks; "
+            f"start with: srun --ntasks={world_size} python -m ..."
         )
     counts = tasks_per_node(
         environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or str(world_size)
@@ -88,21 +109,25 @@ def _from_srun(environ: Mapping[str, str]) -> Launch:
             f"uneven layout: SLURM_NTASKS={world_size} SLURM_NNODES={num_nodes} tasks on each node {counts}; "
             "every node needs as many tasks as the others, for example: srun --ntasks-per-node=N python -m ..."
         )
-    if world_size > 1 and environ.get("SLURM_NTASKS_PER_NODE") != str(counts[0]):
-        stated = environ.get("SLURM_NTASKS_PER_NODE", "unset")
-        raise RunError(
-            f"SLURM_NTASKS_PER_NODE is {stated}, but {counts[0]} tasks run on each node, and Lightning goes by "
-            f"that variable; start with: srun --ntasks={world_size} --ntasks-per-node={counts[0]} python -m ..."
-        )
     address = environ.get("MASTER_ADDR") or first_host(hosts or "")
-    # A port of the job and step's own, so that two runs at once never meet; below Linux's ephemeral ports.
-    step = f"{environ.get('SLURM_JOB_ID', '')}.{environ['SLURM_STEP_ID']}"
     port = (
         _integers(environ, "srun", ("MASTER_PORT",))[0]
         if "MASTER_PORT" in environ
-        else 15000 + zlib.crc32(step.encode()) % 15000
+        else step_port(environ.get("SLURM_JOB_ID", ""), environ["SLURM_STEP_ID"])
     )
     return Launch("srun", rank, local_rank, world_size, counts[0], address, port)
+
+
+def _check_gpus_of_tasks(config: RunConfig, launch: Launch, environ: Mapping[str, str]) -> None:
+    """Refuse tasks that see one GPU each (``--gpus-per-task=1``): all would take device 0 for another's index."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "")
+    if config.device != "cpu" and launch.local_world_size > 1 and visible and "," not in visible:
+        count = launch.local_world_size
+        raise RunError(
+            f"{count} tasks on this node, and this one sees a single GPU (CUDA_VISIBLE_DEVICES={visible}), as with "
+            "--gpus-per-task=1; every task must see all GPUs of its node and takes the one of its local rank: "
+            f"ask for --gpus-per-node={count} (or --gres=gpu:{count}) instead, or use --device cpu"
+        )
 
 
 def _from_lightning(config: RunConfig, environ: Mapping[str, str]) -> Launch:
@@ -127,11 +152,11 @@ def _from_nobody(config: RunConfig, environ: Mapping[str, str]) -> Launch:
             f"the launcher's environment is half set: {', '.join(stale)} without {', '.join(missing)}; "
             f"start with torchrun, or: unset {' '.join(stale)}"
         )
-    tasks = environ.get("SLURM_NTASKS", "1")
-    if "SLURM_JOB_ID" in environ and tasks != "1":
+    tasks, nodes = environ.get("SLURM_NTASKS", "1"), environ.get("SLURM_JOB_NUM_NODES", "1")
+    if "SLURM_JOB_ID" in environ and (tasks, nodes) != ("1", "1"):
+        size = f"{tasks} tasks" if tasks != "1" else f"{nodes} nodes"
         raise RunError(
-            f"this is one process inside a Slurm allocation of {tasks} tasks; "
-            f"start with: srun python -m {config.module} ..."
+            f"this is one process inside a Slurm allocation of {size}; start with: srun python -m {config.module} ..."
         )
     devices, num_nodes = config.devices or 1, config.num_nodes or 1
     if num_nodes > 1:
@@ -189,26 +214,3 @@ def _integers(environ: Mapping[str, str], launcher: str, names: tuple[str, ...])
             )
         numbers.append(int(environ[name]))
     return numbers
-
-
-def tasks_per_node(text: str) -> list[int]:
-    """Expand Slurm's compact counts: ``2(x3),1`` is [2, 2, 2, 1].
-
-    Raises:
-        RunError: the text is in no form that Slurm writes.
-    """
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match is None:
-            raise RunError(f"SLURM_TASKS_PER_NODE={text!r} is not in Slurm's form, for example 4(x2)")
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts
-
-
-def first_host(node_list: str) -> str:
-    """Return the first host of a Slurm node list: ``gpu[07-09,12],login`` gives ``gpu07``."""
-    first = re.match(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", node_list)
-    if first is None:
-        raise RunError(f"the node list {node_list!r} of Slurm names no host; set MASTER_ADDR to the first host")
-    return re.sub(r"\[([^,\-\]]+)[^\]]*\]", r"\1", first[0])

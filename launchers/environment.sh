@@ -1,7 +1,8 @@
+# shellcheck shell=bash
 # Sourced by the other scripts: an environment with this project's pinned dependencies.
 # Afterwards $python is its interpreter and the working directory is the project's.
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 say() { printf '==> %s\n' "$*" >&2; }
 

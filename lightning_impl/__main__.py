@@ -6,6 +6,7 @@ python -m lightning_impl --devices 2 --strategy ddp --preset tiny
 
 from common.errors import run_main
 from common.launch import detect_launch
+from common.network import check_network
 from common.options import check_output, parse_options
 
 
@@ -13,11 +14,11 @@ def main() -> int:
     """Run once, as one rank of many."""
     config = parse_options("lightning")
     launch = detect_launch(config)
+    check_network(config, launch)
     check_output(config, launch.rank)
 
     # torch and lightning take seconds to import; they wait until the call is known to be right.
     from common.environment import choose_device, limit_cpu_threads
-    from common.network import check_network
     from common.precision import resolve_precision
     from lightning_impl.strategy import destroy_process_group
     from lightning_impl.train import train
@@ -25,7 +26,6 @@ def main() -> int:
     limit_cpu_threads(launch)
     device = choose_device(config, launch)
     precision = resolve_precision(config.precision, device)
-    check_network(launch, device.type)
 
     exit_code = train(config, launch, device, precision)
     destroy_process_group(device)

@@ -1,6 +1,7 @@
 """DDP or FSDP2 as Lightning strategies, and the two things Lightning leaves to its user: a check and the parting."""
 
 import gc
+import os
 from datetime import timedelta
 
 import lightning.pytorch as pl
@@ -23,6 +24,21 @@ def make_strategy(config: RunConfig, launch: Launch) -> Strategy:
         return DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT)
     # Never the default sizes: "auto" makes the ranks of a node one tensor-parallel group and shards nothing.
     return ModelParallelStrategy(data_parallel_size=launch.world_size, tensor_parallel_size=1, timeout=TIMEOUT)
+
+
+def slurm_plugins(launch: Launch) -> list[SLURMEnvironment]:
+    """Return what the Trainer must be told under srun; nothing under other launchers, which it finds by itself.
+
+    In a job named bash or interactive (``salloc``) Lightning ignores Slurm: every task would train alone and report
+    success. It also wants SLURM_NTASKS_PER_NODE, which only ``--ntasks-per-node`` sets and the steps of a larger job
+    inherit, and it would let all steps of a job meet at one port.
+    """
+    if launch.launcher != "srun":
+        return []
+    os.environ["SLURM_NTASKS_PER_NODE"] = str(launch.local_world_size)
+    os.environ["MASTER_ADDR"] = launch.master_addr
+    os.environ["MASTER_PORT"] = str(launch.master_port)
+    return [SLURMEnvironment(auto_requeue=False)]
 
 
 def check_launcher(trainer: pl.Trainer, launch: Launch) -> None:

@@ -5,6 +5,7 @@ torchrun --standalone --nproc-per-node=2 -m native --strategy ddp --preset tiny
 
 from common.errors import run_main
 from common.launch import detect_launch
+from common.network import check_network
 from common.options import check_output, parse_options
 
 
@@ -12,11 +13,11 @@ def main() -> int:
     """Run once, as one rank of many."""
     config = parse_options("native")
     launch = detect_launch(config)
+    check_network(config, launch)
     check_output(config, launch.rank)
 
     # torch takes seconds to import; it waits until the call is known to be right.
     from common.environment import choose_device, limit_cpu_threads
-    from common.network import check_network
     from common.precision import resolve_precision
     from native.process_group import bind_device, destroy_process_group, init_process_group
     from native.train import train
@@ -24,7 +25,6 @@ def main() -> int:
     limit_cpu_threads(launch)
     device = choose_device(config, launch)
     precision = resolve_precision(config.precision, device)
-    check_network(launch, device.type)
 
     bind_device(device)
     init_process_group(launch, device)

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from hypothesis import settings
 
@@ -6,6 +8,19 @@ from tests.runs import CellRunner
 # Machines that run tests are busy: how long an example takes says nothing.
 settings.register_profile("project", deadline=None, max_examples=50)
 settings.load_profile("project")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slurm", action="store_true", help="run the tests that need the cluster in SLURM_LAB_DIR")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--slurm"):
+        return
+    why = os.environ.get("NO_SLURM_BECAUSE", "no cluster was asked for; start one with: bash launchers/test.sh --slurm")
+    for item in items:
+        if "slurm" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason=f"no throw-away Slurm: {why}"))
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import RunError
-from common.launch import LIGHTNING_WORKER, SRUN, TORCHRUN, Launch, detect_launch, first_host, tasks_per_node
+from common.launch import LIGHTNING_WORKER, SRUN, TORCHRUN, Launch, detect_launch
 from common.options import RunConfig
+from common.slurm import describe_job, first_host, tasks_per_node
 
 TORCHRUN_ENVIRON = {
     "RANK": "3",
@@ -16,7 +17,7 @@ TORCHRUN_ENVIRON = {
     "TORCHELASTIC_RUN_ID": "none",
     "GROUP_RANK": "1",
 }
-# As a real Slurm 22.05 sets them; see ../shared/slurm/README.md.
+# As a real Slurm 22.05 sets them.
 SRUN_ONE_NODE = {
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_ID": "0",
@@ -113,7 +114,8 @@ def test_a_rest_of_ranks_on_the_last_node_is_refused():
 
 
 def test_torchrun_inside_srun_wins():
-    assert detect(SRUN_TWO_NODES | TORCHRUN_ENVIRON).launcher == "torchrun"
+    agents = {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "GROUP_WORLD_SIZE": "2"}
+    assert detect(SRUN_TWO_NODES | TORCHRUN_ENVIRON | agents).launcher == "torchrun"
 
 
 # srun
@@ -161,9 +163,18 @@ def test_all_ranks_of_a_step_choose_the_same_port():
     assert len(ports) == 1
 
 
-@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_STEP_ID"])
-def test_another_job_or_step_meets_at_another_port(name):
-    assert detect(SRUN_ONE_NODE).master_port != detect(SRUN_ONE_NODE | {name: "8"}).master_port
+@given(st.integers(1, 10**8), st.integers(0, 100), st.integers(0, 100))
+def test_another_step_or_the_next_job_meets_at_another_port(job, step, other):
+    first = {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)}
+    same_job = first | {"SLURM_STEP_ID": str(other)}
+    next_job = {"SLURM_JOB_ID": str(job + 1), "SLURM_STEP_ID": str(other)}
+    port = detect(SRUN_ONE_NODE | first).master_port
+    assert (port == detect(SRUN_ONE_NODE | same_job).master_port) == (step == other)
+    assert port != detect(SRUN_ONE_NODE | next_job).master_port
+
+
+def test_an_odd_job_id_has_a_port_too():
+    assert detect(SRUN_ONE_NODE | {"SLURM_JOB_ID": "7_3"}).master_port != detect(SRUN_ONE_NODE).master_port
 
 
 @given(st.integers(1, 10**7), st.integers(0, 1000))
@@ -187,20 +198,66 @@ def test_tasks_that_are_uneven_over_nodes_are_shown():
         detect(SRUN_TWO_NODES | {"SLURM_STEP_TASKS_PER_NODE": "3,1"})
 
 
-def test_without_ntasks_per_node_the_whole_right_command_is_shown():
-    with pytest.raises(RunError, match=r"is unset, .* srun --ntasks=2 --ntasks-per-node=2 python"):
-        detect(without(SRUN_ONE_NODE, "SLURM_NTASKS_PER_NODE"))
+@both_sides
+def test_ntasks_per_node_need_not_be_given_since_the_layout_says_it(implementation):
+    assert detect(without(SRUN_ONE_NODE, "SLURM_NTASKS_PER_NODE"), implementation).local_world_size == 2
 
 
-def test_a_single_task_needs_no_ntasks_per_node():
+@both_sides
+def test_a_small_step_of_a_larger_job_goes_by_its_own_layout(implementation):
     alone = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
-    assert detect(without(SRUN_ONE_NODE, "SLURM_NTASKS_PER_NODE") | alone).world_size == 1
+    launch = detect(SRUN_ONE_NODE | alone | {"SLURM_NTASKS_PER_NODE": "2"}, implementation)
+    assert (launch.world_size, launch.local_world_size) == (1, 1)
 
 
+@both_sides
 @pytest.mark.parametrize("name", ["bash", "interactive"])
-def test_a_job_name_that_makes_lightning_ignore_slurm_is_refused_on_both_sides(name):
-    with pytest.raises(RunError, match=f"SLURM_JOB_NAME={name} .*srun -J train"):
-        detect(SRUN_ONE_NODE | {"SLURM_JOB_NAME": name})
+def test_the_name_of_the_job_does_not_matter(name, implementation):
+    assert detect(SRUN_ONE_NODE | {"SLURM_JOB_NAME": name}, implementation).world_size == 2
+
+
+def test_a_number_of_tasks_that_is_not_the_steps_is_shown_with_both():
+    with pytest.raises(RunError, match=r"SLURM_NTASKS=4 is the job's, but this step has 2 tasks"):
+        detect(SRUN_TWO_NODES | {"SLURM_STEP_NUM_TASKS": "2"})
+
+
+@both_sides
+def test_tasks_that_see_one_gpu_each_are_told_to_see_all(implementation):
+    with pytest.raises(RunError, match=r"CUDA_VISIBLE_DEVICES=1.*--gpus-per-node=2 \(or --gres=gpu:2\)"):
+        detect(SRUN_ONE_NODE | {"CUDA_VISIBLE_DEVICES": "1"}, implementation)
+
+
+@pytest.mark.parametrize(
+    ("visible", "options"), [("0,1", {}), ("", {}), ("1", {"device": "cpu"})], ids=["all", "none", "unused"]
+)
+def test_other_views_of_gpus_are_accepted(visible, options):
+    assert detect(SRUN_ONE_NODE | {"CUDA_VISIBLE_DEVICES": visible}, **options).world_size == 2
+
+
+@both_sides
+@pytest.mark.parametrize(
+    ("tasks", "joined", "words"),
+    [
+        ("2(x2)", "2", "srun started torchrun in 4 tasks .* joins 2 of them"),
+        ("1(x2)", "1", "srun started torchrun in 2 tasks .* joins 1 of them"),
+        ("2", "2", "srun started torchrun in 2 tasks .* joins 2 of them"),
+    ],
+    ids=["two agents on each of two nodes", "standalone on two nodes", "two agents on one node"],
+)
+def test_torchrun_in_more_tasks_than_one_a_node_is_refused(implementation, tasks, joined, words):
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": tasks, "GROUP_WORLD_SIZE": joined}
+    with pytest.raises(RunError, match=f"{words}.*--ntasks-per-node=1 torchrun --nnodes"):
+        detect(TORCHRUN_ENVIRON | step, implementation)
+
+
+def test_torchrun_once_on_each_node_of_a_step_is_accepted():
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "GROUP_WORLD_SIZE": "2"}
+    assert detect(TORCHRUN_ENVIRON | step).world_size == 4
+
+
+def test_torchrun_at_a_terminal_that_srun_opened_is_accepted():
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_PTY_PORT": "1", "GROUP_WORLD_SIZE": "1"}
+    assert detect(TORCHRUN_ENVIRON | step).world_size == 4
 
 
 @both_sides
@@ -211,6 +268,20 @@ def test_a_batch_script_that_forgot_srun_is_told(implementation):
 
 def test_a_batch_script_of_one_task_needs_no_srun():
     assert detect(BATCH_SCRIPT | {"SLURM_NTASKS": "1"}).launcher == "none"
+
+
+@both_sides
+def test_a_process_without_srun_on_the_first_of_two_nodes_is_told(implementation):
+    environ = without(BATCH_SCRIPT, "SLURM_NTASKS") | {"SLURM_JOB_NUM_NODES": "2"}
+    with pytest.raises(RunError, match="one process inside a Slurm allocation of 2 nodes; start with: srun python"):
+        detect(environ, implementation)
+
+
+@both_sides
+def test_the_shell_of_an_interactive_step_is_no_rank(implementation):
+    shell = {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
+    with pytest.raises(RunError, match="one process inside a Slurm allocation of 4 tasks"):
+        detect(BATCH_SCRIPT | shell, implementation)
 
 
 # Lightning's own workers
@@ -337,3 +408,22 @@ def test_first_host_of_a_node_list(node_list, host):
 def test_a_node_list_without_a_host_is_shown():
     with pytest.raises(RunError, match="'' of Slurm names no host"):
         first_host("")
+
+
+def test_outside_slurm_there_is_no_job():
+    assert describe_job({}) is None
+
+
+def test_a_step_is_described_by_its_own_nodes_and_layout():
+    environ = SRUN_TWO_NODES | {"SLURM_JOB_NODELIST": "node[1-4]", "SLURM_TASKS_PER_NODE": "2(x4)"}
+    assert describe_job(environ) == {
+        "job_id": "7",
+        "step_id": "0",
+        "node_list": "node[1-2]",
+        "tasks_per_node": "2(x2)",
+    }
+
+
+def test_a_process_outside_any_step_is_described_by_its_job():
+    job = describe_job(BATCH_SCRIPT | {"SLURM_TASKS_PER_NODE": "2(x2)"})
+    assert job == {"job_id": "7", "step_id": None, "node_list": "node[1-2]", "tasks_per_node": "2(x2)"}
