@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 class RankReport:
     """What one rank tells the others at the end."""
 
-    host: str
-    machine: str
     sample_digests: list[bytes]
     losses: list[float]
     squared_gradient_norm: float
@@ -74,7 +72,7 @@ def measured_result(recorder: RunRecorder, reports: list[RankReport], final_weig
     slowest_median = max(report.median_lap_milliseconds for report in reports)
     digests = [digest for report in reports for digest in report.sample_digests]
     return Result(
-        **_identity(recorder, [report.host for report in reports], [report.machine for report in reports]),
+        **_identity(recorder),
         workload=_workload(recorder, batch_fingerprint(digests)),
         outcome=recorder.outcome,
         choices=recorder.choices.choices(),
@@ -89,12 +87,12 @@ def measured_result(recorder: RunRecorder, reports: list[RankReport], final_weig
 
 def failed_result(recorder: RunRecorder, outcome: Outcome) -> Result:
     """Return the result of a run that ended before its last step: what was asked for, and how it ended."""
-    return Result(**_identity(recorder, [], []), workload=_workload(recorder, batch_sha256=None), outcome=outcome)
+    return Result(**_identity(recorder), workload=_workload(recorder, batch_sha256=None), outcome=outcome)
 
 
-def _identity(recorder: RunRecorder, hosts: list[str], machines: list[str]) -> dict:
+def _identity(recorder: RunRecorder) -> dict:
     environment = describe_environment(
-        recorder.config, recorder.launch, recorder.device, recorder.precision, hosts, machines
+        recorder.config, recorder.launch, recorder.device, recorder.precision, recorder.hosts, recorder.machines
     )
     return {
         "schema_version": SCHEMA_VERSION,

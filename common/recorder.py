@@ -46,6 +46,8 @@ class RunRecorder:
         self.outcome = Outcome(status="completed")
         self.phase = "setup"
         self.steps_done = 0
+        self.hosts: list[str] = []
+        self.machines: list[str] = []
         self._losses: list[Tensor] = []
 
     @contextmanager
@@ -70,14 +72,17 @@ class RunRecorder:
                 f"--memory-snapshot {self.config.memory_snapshot}: PyTorch records CUDA memory only, and this run is "
                 "on the CPU; leave the option out, or use --device cuda"
             )
-        resolved: list[str] = [""] * self.launch.world_size
-        dist.all_gather_object(resolved, self.precision.resolved)
+        met: list[tuple[str, str, str]] = [("", "", "")] * self.launch.world_size
+        dist.all_gather_object(met, (socket.gethostname(), machine_id(), self.precision.resolved))
+        self.hosts, self.machines, resolved = map(list, zip(*met, strict=True))
         if len(set(resolved)) > 1:
             by_rank = ", ".join(f"rank {rank} {name}" for rank, name in enumerate(resolved))
             raise RunError(
                 f"the ranks resolved different precisions ({by_rank}); add --precision fp32 or --precision bf16"
             )
         self.watch.start()
+        # A large block that was freed before would be cut up for the model, and could then never be given back.
+        self.memory.release_setup()
 
     def before_training(
         self, model: SyntheticTransformer, wrapped: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
@@ -150,8 +155,6 @@ class RunRecorder:
         final_checksums = correctness.local_checksums(self.model)
         sizes = [local_tensor(parameter).numel() for parameter in self.model.parameters()]
         own = RankReport(
-            host=socket.gethostname(),
-            machine=machine_id(),
             sample_digests=self.sample_digests,
             losses=torch.stack(self._losses).double().tolist(),
             squared_gradient_norm=self.squared_gradient_norm,
