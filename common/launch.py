@@ -107,7 +107,8 @@ def _from_srun(environ: Mapping[str, str]) -> Launch:
     if len(counts) != num_nodes or len(set(counts)) != 1 or sum(counts) != world_size:
         raise RunError(
             f"uneven layout: SLURM_NTASKS={world_size} SLURM_NNODES={num_nodes} tasks on each node {counts}; "
-            "every node needs as many tasks as the others, for example: srun --ntasks-per-node=N python -m ..."
+            f"every node needs as many as the others, for example: srun --nodes={num_nodes} "
+            f"--ntasks-per-node={max(1, world_size // num_nodes)} python -m ..."
         )
     address = environ.get("MASTER_ADDR") or first_host(hosts or "")
     port = (

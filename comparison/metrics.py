@@ -211,6 +211,10 @@ def verdict(pair: Pair) -> Verdict:
         obstacle = f"a run ended {wrong[0].result.outcome.status.replace('_', ' ')}"
     elif not baseline or not other:
         obstacle = f"no completed run of {pair.labels[0] if not baseline else pair.labels[1]}"
+    elif any(run.result.environment.nodes_share_hardware for run in pair.runs):
+        obstacle = "the nodes of a run were one machine (a simulated cluster), so its times mean nothing"
+    elif min(*baseline, *other) == 0:
+        obstacle = "a run measured no time at all"
     control = pair.control.completed() if pair.control else None
     return Verdict(
         baseline=baseline,

@@ -26,6 +26,10 @@ CPU_CAVEAT = (
     "These ranks ran on CPUs over gloo. Parity and parameter shares carry over to GPUs; times do not: gloo, for one, "
     "performs reduce-scatter as all-reduce."
 )
+SIMULATED_CAVEAT = (
+    "The nodes of these runs were one machine (a simulated cluster) and shared its cores: parity and parameter shares "
+    "count, times mean nothing."
+)
 TABLE_WIDTH = 80
 """Columns that the metrics table needs; narrower terminals get lines instead."""
 STYLES = {"NOT EQUAL": "bold red", "outcome": "bold yellow", "warning": "yellow", "remark": "yellow"}
@@ -47,6 +51,9 @@ def print_pairing(console: Console, pairing: Pairing, force: bool = False) -> No
     if any(pair.runs[0].result.workload.device_type == "cpu" for pair in pairs):
         console.print()
         _say(console, CPU_CAVEAT)
+    if any(run.result.environment.nodes_share_hardware for pair in pairs for run in pair.runs):
+        console.print()
+        _say(console, SIMULATED_CAVEAT)
 
 
 def print_pair(console: Console, pair: Pair) -> None:

@@ -34,6 +34,7 @@ say "ruff"
 if $with_slurm; then
     say "Slurm"
     SLURM_LAB_DIR=$(mktemp -d "${TMPDIR:-/tmp}/slurm-lab.XXXXXX")
+    chmod a+rx "$SLURM_LAB_DIR" # munged wants its socket within everybody's reach
     export SLURM_LAB_DIR
     trap stop_cluster EXIT
     trap 'exit 130' INT TERM

@@ -45,7 +45,8 @@ SlurmctldHost=$host
 SlurmctldPort=$CONTROLLER_PORT
 $communication
 AuthType=auth/munge
-AuthInfo=socket=$VAR/run/munge.socket
+# Slurm starts a job again only once the credentials of its first start have expired: two minutes, by default.
+AuthInfo=socket=$VAR/run/munge.socket,cred_expire=5
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 StateSaveLocation=$VAR/state

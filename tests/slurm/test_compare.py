@@ -24,6 +24,7 @@ def assert_compared(job, folder: Path, launcher: str, under_torchrun) -> None:
     assert (job.state, job.exit_code) == ("COMPLETED", 0), job.output
     assert f"started by {launcher}: " in job.output
     assert "2 ranks on each of 2 nodes" in job.output
+    assert "times mean nothing" in job.output
     assert "\x1b" not in job.output
     names = {f"{strategy}-{side}-1" for strategy in ("ddp", "fsdp2") for side in ("native", "lightning")}
     results = {name: read_result(folder / f"{name}.json") for name in names}
@@ -84,8 +85,12 @@ def test_compare_in_every_task_of_a_step_is_refused():
     assert "srun started compare.py in 2 tasks" in process.stderr
 
 
-@pytest.mark.parametrize("launcher", ["srun", "srun-torchrun"])
-def test_an_interruption_ends_the_step_too(launcher, tmp_path):
+@pytest.mark.parametrize(
+    ("launcher", "signal_number"),
+    [("srun", signal.SIGINT), ("srun-torchrun", signal.SIGTERM)],
+    ids=["srun", "torchrun"],
+)
+def test_an_interruption_ends_the_step_too(launcher, signal_number, tmp_path):
     folder = tmp_path / "new"
     run = ["compare.py", "run", "--device", "cpu", "--preset", "tiny", "--strategy", "ddp", "--steps", "1000000"]
     command = [sys.executable, *run, "--launcher", launcher, "--output-dir", str(folder)]
@@ -93,7 +98,7 @@ def test_an_interruption_ends_the_step_too(launcher, tmp_path):
         wait_until(lambda: "ddp-native-1" in steps(), "the step has begun")
         time.sleep(4)
         compare = next(pid for pid in started.members() if is_compare(pid))
-        os.kill(compare, signal.SIGTERM)
+        os.kill(compare, signal_number)
         _, stderr = started.process.communicate(timeout=60)
         assert started.process.returncode == 130, stderr
         assert "interrupted; no process of the run is left" in stderr
