@@ -1,11 +1,15 @@
 """The arrows of the house: who may import whom."""
 
 import ast
+import re
+import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from common.errors import DEPENDENCIES
 from tests.runs import ROOT
 
 PACKAGES = ("common", "native", "lightning_impl", "comparison")
@@ -72,6 +76,14 @@ def test_native_reaches_lightning_through_nothing():
 
 def test_the_paths_of_this_test_lead_somewhere():
     assert {"torch", "common"} <= top(reachable(files_of("native")))
+
+
+def test_every_foreign_module_is_a_declared_dependency_whose_absence_is_explained():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    used = top(name for package in (*PACKAGES, "compare") for path in files_of(package) for name in imports(path))
+    assert used - set(sys.stdlib_module_names) - {*PACKAGES, "compare"} <= declared
+    assert declared == set(DEPENDENCIES)
 
 
 @pytest.mark.parametrize("package", ["common", "native", "lightning_impl"])

@@ -3,7 +3,7 @@ import os
 import pytest
 import torch
 
-from common.environment import choose_device, limit_cpu_threads
+from common.environment import choose_device, limit_cpu_threads, steering_variables
 from common.errors import RunError
 from common.options import RunConfig
 from tests.worlds import launch_of
@@ -26,6 +26,18 @@ def threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "")
     monkeypatch.delenv("OMP_NUM_THREADS")
     return seen
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "OMP_PROC_BIND", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_a_variable_that_steers_the_run_is_recorded(monkeypatch, name):
+    monkeypatch.setenv(name, "value")
+    assert steering_variables()[name] == "value"
+
+
+@pytest.mark.parametrize("name", ["PATH", "MY_NCCL_NOTES", "PYTORCH_NVML_BASED_CUDA_CHECK"])
+def test_a_variable_that_steers_nothing_is_not_recorded(monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    assert name not in steering_variables()
 
 
 def choose(device: str, rank: int = 1, world_size: int = 2) -> torch.device:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from rich.console import Console
 
 import compare
 from comparison.matrix import FinishedRun, PlannedRun, descendants, end_process_tree, is_running, plan
-from comparison.progress import run_all
-from tests.factories import save
+from comparison.progress import describe, run_all
+from tests.factories import OUT_OF_MEMORY, save
 
 PROJECT = Path(compare.__file__).parent
 
@@ -49,8 +50,25 @@ def test_the_sides_alternate_native_lightning_lightning_native():
     assert len(order) == 12
 
 
+def test_a_control_run_joins_every_repeat_and_the_order_still_turns_around():
+    order = [run.label or run.implementation for run in plan(["ddp"], 2, [], control=True)]
+    assert order == ["native", "lightning", "control", "control", "lightning", "native"]
+
+
+def test_control_runs_are_runs_of_native():
+    controls = [run for run in plan(["ddp", "fsdp2"], 3, ["--steps", "4"], control=True) if run.label]
+    assert {(run.implementation, run.label, run.arguments) for run in controls} == {
+        ("native", "control", ("--steps", "4"))
+    }
+    assert len(controls) == 6
+
+
+def test_without_control_no_run_has_a_label():
+    assert {run.label for run in plan(["ddp"], 2, [])} == {None}
+
+
 def test_every_run_of_a_plan_has_a_name_of_its_own():
-    names = [run.name for run in plan(["ddp", "fsdp2"], 4, [])]
+    names = [run.name for run in plan(["ddp", "fsdp2"], 4, [], control=True)]
     assert len(set(names)) == len(names)
 
 
@@ -77,6 +95,28 @@ def test_an_end_without_a_result_is_a_failure(tmp_path):
     log.write_text("")
     run = FinishedRun(PlannedRun("native", "ddp", 1, ()), tmp_path / "none.json", log, 0, 1.0)
     assert not run.succeeded
+
+
+@pytest.mark.parametrize(
+    ("changes", "returncode", "succeeded"),
+    [
+        ({}, 0, True),
+        ({}, 1, False),
+        (OUT_OF_MEMORY, 1, True),
+        (OUT_OF_MEMORY, 4, True),
+        (OUT_OF_MEMORY, 0, False),
+        ({"outcome__status": "diverged"}, 1, True),
+    ],
+)
+def test_a_run_succeeded_if_it_ended_as_its_result_says(tmp_path, changes, returncode, succeeded):
+    path = save(tmp_path, "result.json", **changes)
+    assert FinishedRun(PlannedRun("native", "ddp", 1, ()), path, path, returncode, 1.0).succeeded is succeeded
+
+
+def test_a_run_out_of_memory_is_told_in_one_line_as_what_it_is(tmp_path):
+    path = save(tmp_path, "result.json", **OUT_OF_MEMORY)
+    (line,) = describe(FinishedRun(PlannedRun("native", "ddp", 1, ()), path, path, 1, 1.0), 2, 6)
+    assert line.startswith("[2/6] ddp-native-1: out_of_memory in step 1 (warmup) on rank 1: asked for 2.00 GiB")
 
 
 def test_descendants_are_found_below_a_process():
@@ -133,6 +173,19 @@ def test_the_whole_path_from_run_to_tables(tmp_path):
         f"{strategy}-{side}-1.json" for strategy in ("ddp", "fsdp2") for side in ("native", "lightning")
     }
     assert max(map(len, stdout.splitlines())) <= 80 + len(str(folder))
+
+
+@pytest.mark.slow
+def test_control_runs_give_the_noise_floor(tmp_path):
+    folder = tmp_path / "new"
+    short = ("--repeats", 3, "--strategy", "ddp", "--warmup-steps", 1, "--steps", 4, "--nproc-per-node", 2)
+    code, stdout, stderr = finish(compare_run("--control", *short, "--output-dir", folder))
+    text = " ".join(stdout.split())
+    assert (code, stderr) == (0, "")
+    assert len(list(folder.glob("ddp-control-*.json"))) == 3
+    assert "native A against native B (A/A: the difference is noise)" in text
+    assert re.search(r"; native against itself [\d.]+ to [\d.]+", text)
+    assert "ddp A/A losses and weights equal to the last bit" in text
 
 
 @pytest.mark.slow

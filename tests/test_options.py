@@ -75,7 +75,8 @@ def test_defaults_of_the_command_line_are_those_of_the_configuration(implementat
 def test_every_option_reaches_the_configuration():
     arguments = (
         "--strategy fsdp2 --preset tiny --fsdp-wrap root --global-batch-size 8 --warmup-steps 2 --steps 3 "
-        "--precision bf16 --seed 7 --devices 2 --num-nodes 4 --device cpu --output out.json --overwrite-output"
+        "--precision bf16 --seed 7 --devices 2 --num-nodes 4 --device cpu --output out.json --overwrite-output "
+        "--label control --memory-snapshot memory.pickle"
     )
     assert parse_options("native", arguments.split()) == RunConfig(
         implementation="native",
@@ -93,6 +94,8 @@ def test_every_option_reaches_the_configuration():
         device="cpu",
         output=Path("out.json"),
         overwrite_output=True,
+        label="control",
+        memory_snapshot=Path("memory.pickle"),
     )
 
 
@@ -254,6 +257,19 @@ def test_checking_leaves_an_existing_file_as_it_is(folder, overwrite):
 def test_checking_leaves_nothing_in_the_folder(folder):
     check_output(config(folder / "result.json"), 0)
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_memory_snapshot_of_too_short_a_warm_up_is_refused_with_the_number_that_suffices(folder, steps):
+    with pytest.raises(RunError, match=f"--warmup-steps is {steps}; use --warmup-steps 3 or more") as error:
+        check_output(RunConfig("native", "ddp", memory_snapshot=folder / "snapshot", warmup_steps=steps), 0)
+    assert error.value.exit_code == 2
+
+
+def test_a_memory_snapshot_that_exists_is_refused_by_its_option(folder):
+    (folder / "snapshot").touch()
+    with pytest.raises(RunError, match=f"--memory-snapshot {folder}/snapshot exists"):
+        check_output(RunConfig("native", "ddp", memory_snapshot=folder / "snapshot"), 0)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

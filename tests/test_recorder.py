@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from common.data import make_batch
 from common.errors import RunError
 from common.options import RunConfig
 from common.recorder import RunRecorder
+from common.result import Outcome
 from tests.worlds import CPU, FP32, launch_of, tiny_model, world_of_one
 
 CONFIG = RunConfig("native", "ddp", preset="tiny", device="cpu", warmup_steps=2, steps=3)
@@ -36,7 +38,8 @@ def training():
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         batch = make_batch(CONFIG.model, CONFIG.seed, 0, 1)
         recorder = RunRecorder(CONFIG, launch, CPU, FP32)
-        recorder.before_training(model, optimizer, batch)
+        recorder.begin()
+        recorder.before_training(model, model, optimizer, batch)
         yield recorder, model, optimizer, batch
 
 
@@ -81,11 +84,12 @@ def test_the_ranks_come_together_once_before_the_window(training, monkeypatch):
 def test_the_window_opens_after_barrier_synchronisation_and_reset_of_the_peaks(training, monkeypatch):
     order = []
     recorder = training[0]
-    for name in ("barrier", "synchronize", "reset_peak_memory"):
-        monkeypatch.setattr(recorder_module, name, lambda device, name=name: order.append(name))
+    monkeypatch.setattr(dist, "barrier", lambda **kwargs: order.append("barrier"))
+    monkeypatch.setattr(recorder_module, "synchronize", lambda device: order.append("synchronize"))
+    monkeypatch.setattr(recorder.memory, "start_window", lambda: order.append("reset of the peaks"))
     monkeypatch.setattr(recorder.timer, "start", lambda: order.append("start"))
     train(training, steps=CONFIG.warmup_steps)
-    assert order == ["barrier", "synchronize", "reset_peak_memory", "start"]
+    assert order == ["barrier", "synchronize", "reset of the peaks", "start"]
 
 
 def test_every_timed_step_has_a_lap(training):
@@ -113,17 +117,91 @@ def test_the_gradient_norm_is_that_of_the_first_step(training):
 
 def test_the_optimizer_is_read_back_rather_than_echoed(training):
     recorder, model, _, batch = training
-    recorder.before_training(model, torch.optim.AdamW(model.parameters(), lr=0.25, betas=(0.5, 0.75)), batch)
-    assert (recorder.optimizer.learning_rate, recorder.optimizer.beta1, recorder.optimizer.beta2) == (0.25, 0.5, 0.75)
+    recorder.before_training(model, model, torch.optim.AdamW(model.parameters(), lr=0.25, betas=(0.5, 0.75)), batch)
+    found = recorder.optimizer_settings
+    assert (found.learning_rate, found.beta1, found.beta2) == (0.25, 0.5, 0.75)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_ends_the_run_with_its_step_and_rank(training, value):
+class TestLossThatIsNotFinite:
+    @pytest.fixture
+    def diverged(self, training, value):
+        recorder = train(training)
+        recorder._losses[3] = torch.tensor(value)
+        return recorder, recorder.finish()
+
+    def test_is_the_outcome_with_its_phase_step_and_rank(self, diverged, value):
+        assert diverged[1].outcome == Outcome(
+            status="diverged", phase="window", step=4, rank=0, message=f"the loss of step 4 on rank 0 is {value}"
+        )
+
+    def test_leaves_nothing_to_compare(self, diverged):
+        assert diverged[1].correctness is None
+
+    def test_ends_the_run_with_its_own_exit_code(self, diverged):
+        assert diverged[0].exit_code == 5
+
+
+def test_a_loss_of_the_warm_up_that_is_not_finite_is_told_from_one_of_the_window(training):
     recorder = train(training)
-    recorder._losses[3] = torch.tensor(value)
-    with pytest.raises(RunError, match=f"the loss of step 4 on rank 0 is {value}") as error:
-        recorder.finish()
-    assert error.value.exit_code == 1
+    recorder._losses[0] = torch.tensor(math.inf)
+    assert recorder.finish().outcome.phase == "warmup"
+
+
+def test_weights_that_are_not_finite_are_an_outcome_even_after_finite_losses(training):
+    recorder, model, _, _ = training
+    train(training)
+    with torch.no_grad():
+        next(model.parameters())[0, 0] = math.nan
+    outcome = recorder.finish().outcome
+    assert (outcome.status, outcome.phase, outcome.step) == ("diverged", "final", CONFIG.total_steps)
+
+
+def test_laps_add_up_to_the_window(training):
+    assert train(training).finish().timing.laps_over_window == pytest.approx(1, abs=0.05)
+
+
+def test_the_laps_are_summed_up(training, monkeypatch):
+    recorder = train(training)
+    monkeypatch.setattr(recorder.timer, "laps_milliseconds", lambda: [10.0, 20.0, 40.0])
+    timing = recorder.finish().timing
+    assert (timing.milliseconds_per_step_min, timing.milliseconds_per_step_max) == (10.0, 40.0)
+    assert (timing.milliseconds_per_step_p10, timing.milliseconds_per_step_p90) == (12.0, 36.0)
+    assert (timing.milliseconds_per_step_median, timing.milliseconds_per_step_iqr) == (20.0, 15.0)
+
+
+def test_a_single_timed_step_has_no_inter_quartile_range(training):
+    recorder = training[0]
+    recorder.config = dataclasses.replace(CONFIG, steps=1)
+    timing = train(training, steps=3).finish().timing
+    assert timing.milliseconds_per_step_iqr is None
+    assert timing.milliseconds_per_step_p10 == timing.milliseconds_per_step_p90 == timing.laps_milliseconds[0]
+
+
+def test_the_label_is_kept(training):
+    recorder = training[0]
+    recorder.config = dataclasses.replace(CONFIG, label="with the new driver")
+    assert train(training).finish().label == "with the new driver"
+
+
+def test_a_memory_snapshot_of_a_cpu_is_refused_with_the_reason(training):
+    recorder = training[0]
+    recorder.config = dataclasses.replace(CONFIG, memory_snapshot=Path("snapshot.pickle"))
+    with pytest.raises(RunError, match=r"--memory-snapshot snapshot.pickle: PyTorch records CUDA memory only") as error:
+        recorder.begin()
+    assert error.value.exit_code == 2
+
+
+def test_the_observer_is_gone_when_the_window_opens(training):
+    _, model, _, _ = training
+    train(training, steps=CONFIG.warmup_steps)
+    assert not model._forward_pre_hooks
+
+
+def test_the_recorder_keeps_nothing_of_the_training_when_it_has_finished(training):
+    recorder = train(training)
+    recorder.finish()
+    assert [name for name in ("model", "optimizer", "choices") if hasattr(recorder, name)] == []
 
 
 def test_another_number_of_steps_than_asked_for_ends_the_run(training):
@@ -159,28 +237,36 @@ class TestTwoRanks:
         return pretend
 
     def test_with_different_precisions_are_stopped_with_what_each_resolved(self, training, monkeypatch):
-        recorder, model, optimizer, batch = training
+        recorder = training[0]
         recorder.launch = launch_of(0, 2)
 
         def gather(everyone, mine):
-            everyone[:] = [mine, "bf16"]
+            everyone[:] = [mine, (*mine[:-1], "bf16")]
 
         monkeypatch.setattr(dist, "all_gather_object", gather)
         with pytest.raises(RunError, match=r"rank 0 fp32, rank 1 bf16.*--precision fp32 or --precision bf16"):
-            recorder.before_training(model, optimizer, batch)
+            recorder.begin()
 
     def test_whose_replicas_drifted_apart_are_reported(self, say):
         recorder = say(lambda mine: dataclasses.replace(mine, checksums=[(0.0, 0.0), *mine.checksums[1:]]))
-        assert recorder.finish().correctness.parameters_synchronized is False
+        result = recorder.finish()
+        assert (result.outcome.status, result.outcome.rank) == ("out_of_sync", 1)
+        assert (result.correctness.parameters_synchronized, recorder.exit_code) == (False, 5)
+
+    def test_of_fsdp2_hold_different_shards_and_are_not_out_of_sync(self, say):
+        recorder = say(lambda mine: dataclasses.replace(mine, checksums=[(0.0, 0.0), *mine.checksums[1:]]))
+        recorder.config = dataclasses.replace(recorder.config, strategy="fsdp2")
+        result = recorder.finish()
+        assert (result.outcome.status, result.correctness.parameters_synchronized) == ("completed", None)
 
     def test_one_of_which_did_not_change_are_reported(self, say):
         recorder = say(lambda mine: dataclasses.replace(mine, every_shard_changed=False))
         assert recorder.finish().correctness.every_shard_changed is False
 
-    def test_one_of_which_diverged_are_stopped_with_its_rank(self, say):
+    def test_one_of_which_diverged_are_told_with_its_rank(self, say):
         recorder = say(lambda mine: dataclasses.replace(mine, losses=[1.0, math.nan, 1.0, 1.0, 1.0]))
-        with pytest.raises(RunError, match="step 2 on rank 1"):
-            recorder.finish()
+        outcome = recorder.finish().outcome
+        assert (outcome.status, outcome.phase, outcome.step, outcome.rank) == ("diverged", "warmup", 2, 1)
 
     def test_have_the_mean_of_their_losses(self, say):
         recorder = say(lambda mine: dataclasses.replace(mine, losses=[loss + 2 for loss in mine.losses]))
@@ -192,9 +278,46 @@ class TestTwoRanks:
         assert recorder.finish().timing.elapsed_seconds == 1000.0
 
     def test_report_the_largest_and_the_smallest_peak(self, say):
-        recorder = say(lambda mine: dataclasses.replace(mine, peak_allocated_gib=2.0, peak_reserved_gib=3.0))
-        recorder_peaks = recorder.finish().memory
-        assert (recorder_peaks.peak_allocated_gib, recorder_peaks.peak_reserved_gib) == (2.0, 3.0)
+        def memories(mine):
+            peaks = dataclasses.replace(mine.memory, peak_allocated_gib=2.0, peak_reserved_gib=3.0)
+            return dataclasses.replace(mine, memory=peaks)
+
+        recorder = say(memories)
+        own = recorder.memory.end_window
+
+        def smaller(*arguments):
+            return dataclasses.replace(own(*arguments), peak_allocated_gib=1.0, peak_reserved_gib=4.0)
+
+        recorder.memory.end_window = smaller
+        memory = recorder.finish().memory
+        assert (memory.peak_allocated_gib, memory.peak_allocated_gib_min) == (2.0, 1.0)
+        assert (memory.peak_reserved_gib, memory.peak_reserved_gib_min) == (4.0, 3.0)
+
+    def test_break_down_the_memory_of_the_fuller_one(self, say):
+        def fuller(mine):
+            resident = dataclasses.replace(
+                mine.memory,
+                peak_allocated_gib=8.0,
+                parameters_gib=1.0,
+                gradients_gib=1.0,
+                optimizer_state_gib=2.0,
+                buffers_gib=0.5,
+                end_allocated_gib=5.0,
+                allocation_retries=3,
+            )
+            return dataclasses.replace(mine, memory=resident)
+
+        memory = say(fuller).finish().memory
+        parts = (memory.parameters_gib, memory.gradients_gib, memory.optimizer_state_gib, memory.buffers_gib)
+        assert parts == (1.0, 1.0, 2.0, 0.5)
+        assert (memory.activations_and_temporary_gib, memory.end_allocated_gib) == (3.5, 5.0)
+        assert memory.allocation_retries == 3
+
+    def test_tell_the_slower_median_of_the_laps(self, say):
+        recorder = say(lambda mine: dataclasses.replace(mine, median_lap_milliseconds=1000.0))
+        timing = recorder.finish().timing
+        assert timing.milliseconds_per_step_median_slowest_rank == 1000.0
+        assert timing.milliseconds_per_step_median < 1000.0
 
     def test_report_the_largest_and_the_smallest_share(self, say):
         recorder = say(lambda mine: dataclasses.replace(mine, elements=1))

@@ -2,7 +2,7 @@ import pytest
 
 from common.options import RunConfig
 from common.report import report, summary
-from tests.factories import make_result
+from tests.factories import OUT_OF_MEMORY, make_result
 
 
 @pytest.mark.parametrize("implementation", ["native", "lightning"])
@@ -31,6 +31,23 @@ def test_the_summary_names_the_wrap_of_fsdp2():
     assert summary(make_result(workload__strategy="fsdp2", workload__fsdp_wrap="root")).startswith(
         "native fsdp2 (root wrap), tiny"
     )
+
+
+def test_the_summary_of_a_run_out_of_memory_says_how_it_ended_and_no_number():
+    text = summary(make_result(**OUT_OF_MEMORY))
+    assert "  out_of_memory in step 1 (warmup) on rank 1: asked for 2.00 GiB, free were 1.50 GiB" in text
+    assert "per_second" not in text
+
+
+def test_a_run_out_of_memory_whose_message_names_no_sizes_shows_the_message():
+    changes = {"outcome__requested_gib": None, "outcome__free_gib": None, "outcome__message": "no luck"}
+    assert "on rank 1: no luck" in summary(make_result(**OUT_OF_MEMORY | changes))
+
+
+def test_the_summary_of_a_run_that_diverged_says_why():
+    changes = {"outcome__status": "diverged", "outcome__phase": "window", "outcome__step": 4, "outcome__rank": 0}
+    text = summary(make_result(**changes, outcome__message="the loss of step 4 on rank 0 is nan"))
+    assert "  diverged in step 4 (window) on rank 0: the loss of step 4 on rank 0 is nan" in text
 
 
 def test_ranks_without_a_result_write_nothing(tmp_path, capsys):

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from common import result as result_module
 from common.errors import RunError
-from common.result import Result, ResultFileError, read_result, write_result
-from tests.factories import make_data, make_result
+from common.result import FOUND_OUT, MEASURED, Outcome, Result, ResultFileError, read_result, write_result
+from tests.factories import OUT_OF_MEMORY, make_data, make_result
 from tests.runs import ROOT, Cell, run
 
 SCHEMA_FILE = ROOT / "docs" / "result.schema.json"
@@ -89,7 +89,10 @@ def test_a_number_that_json_does_not_know_is_refused_in_a_file(tmp_path, token):
         read_result(written(tmp_path, text))
 
 
-@pytest.mark.parametrize("section", ["", "workload", "environment", "timing", "memory", "parameters", "correctness"])
+SECTIONS = ["workload", "environment", "outcome", "choices", "timing", "memory", "parameters", "correctness"]
+
+
+@pytest.mark.parametrize("section", ["", *SECTIONS])
 def test_an_unknown_key_is_refused_by_name(tmp_path, section):
     data = make_data()
     (data[section] if section else data)["surprise"] = 1
@@ -97,16 +100,61 @@ def test_an_unknown_key_is_refused_by_name(tmp_path, section):
         read_result(written(tmp_path, data))
 
 
-@pytest.mark.parametrize("name", [name for name in leaves(make_data()) if not name.startswith("workload.model.")])
-def test_a_missing_key_is_refused_by_name(tmp_path, name):
+def left_out(name: str) -> dict:
+    """Return a result without one key."""
     data = make_data()
     *sections, leaf = name.split(".")
     target = data
     for section in sections:
         target = target[section]
     del target[leaf]
+    return data
+
+
+OUTCOME_DETAILS = [f"outcome.{name}" for name in Outcome.model_fields if name != "status"]
+NO_DEFAULT = [
+    name
+    for name in leaves(make_data())
+    if name not in (*MEASURED, *OUTCOME_DETAILS) and not name.startswith(("workload.model.", "environment.variables."))
+]
+
+
+@pytest.mark.parametrize("name", NO_DEFAULT)
+def test_a_missing_key_is_refused_by_name(tmp_path, name):
     with pytest.raises(ResultFileError, match=f": {name}: Field required"):
+        read_result(written(tmp_path, left_out(name)))
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_completed_run_without_a_section_is_refused_by_its_name(tmp_path, name):
+    with pytest.raises(ResultFileError, match=f"a completed run without {name}"):
+        read_result(written(tmp_path, left_out(name)))
+
+
+@pytest.mark.parametrize("name", FOUND_OUT)
+def test_a_completed_run_that_never_found_out_its_workload_is_refused_by_name(tmp_path, name):
+    with pytest.raises(ResultFileError, match=f"a completed run without workload.{name}"):
+        read_result(written(tmp_path, make_data(**{f"workload__{name}": None})))
+
+
+def test_what_is_missing_is_named_completely(tmp_path):
+    data = make_data(timing=None, memory=None, workload__batch_sha256=None)
+    with pytest.raises(ResultFileError, match=r"a completed run without timing, memory, workload.batch_sha256"):
         read_result(written(tmp_path, data))
+
+
+@pytest.mark.parametrize("status", ["out_of_memory", "diverged", "out_of_sync"])
+def test_a_run_that_failed_needs_no_measurements(tmp_path, status):
+    data = make_data(**OUT_OF_MEMORY | {"outcome__status": status})
+    for name in MEASURED:
+        del data[name]
+    assert read_result(written(tmp_path, data)).timing is None
+
+
+def test_the_details_of_an_outcome_may_be_left_out(tmp_path):
+    data = make_data()
+    data["outcome"] = {"status": "completed"}
+    assert read_result(written(tmp_path, data)) == make_result()
 
 
 @pytest.mark.parametrize(
@@ -125,6 +173,13 @@ def test_a_missing_key_is_refused_by_name(tmp_path, name):
         ("correctness__losses", []),
         ("workload__strategy", "fsdp1"),
         ("schema_version", "2.0"),
+        ("outcome__status", "crashed"),
+        ("outcome__step", 0),
+        ("choices__zero_grad", "never"),
+        ("timing__laps_milliseconds", []),
+        ("memory__peak_allocated_gib", -1.0),
+        ("memory__allocation_retries", 0.5),
+        ("label", 7),
         ("implementation", "fabric"),
     ],
 )
@@ -270,17 +325,19 @@ def test_the_schema_is_a_schema(schema):
     jsonschema.Draft202012Validator.check_schema(schema)
 
 
-def test_the_schema_requires_every_leaf(schema):
+def test_the_schema_requires_every_leaf_but_what_only_some_outcomes_have(schema):
     parts = [schema, *schema["$defs"].values()]
-    assert [name for part in parts for name in part["properties"] if name not in part["required"]] == []
+    optional = [name for part in parts for name in part["properties"] if name not in part["required"]]
+    assert sorted(optional) == sorted([*MEASURED, *(name.removeprefix("outcome.") for name in OUTCOME_DETAILS)])
 
 
 def test_the_schema_explains_every_measurement(schema):
+    saying_it_all = ("_per_second", "_per_step_p10", "_per_step_p90", "_per_step_min", "_per_step_max")
     silent = [
         name
         for part in ("Timing", "Memory", "Parameters", "Correctness")
         for name, leaf in schema["$defs"][part]["properties"].items()
-        if "description" not in leaf and not name.endswith("_per_second")  # a rate's name says it all
+        if "description" not in leaf and not name.endswith((*saying_it_all, "_gib_min"))
     ]
     assert silent == []
 

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common.memory import peak_memory_gib, reset_peak_memory
 from common.timing import LapTimer, synchronize
 
 CUDA = torch.device("cuda", 0)
@@ -96,21 +95,3 @@ def test_time_before_the_start_is_not_in_the_window(clock):
 def test_a_cpu_is_never_waited_for(gpu):
     synchronize(CPU)
     assert gpu.synchronisations == 0
-
-
-def test_peaks_are_in_units_of_two_to_the_thirty(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**30)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 2**29)
-    assert peak_memory_gib(CUDA) == (3.0, 0.5)
-
-
-def test_a_cpu_has_no_peaks_rather_than_peaks_of_zero():
-    assert peak_memory_gib(CPU) == (None, None)
-
-
-@pytest.mark.parametrize(("device", "resets"), [(CUDA, [CUDA]), (CPU, [])])
-def test_peaks_are_reset_on_gpus_only(monkeypatch, device, resets):
-    seen = []
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", seen.append)
-    reset_peak_memory(device)
-    assert seen == resets
