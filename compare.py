@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import RunError, missing_package
-from common.options import STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
+from common.options import LAUNCHERS, STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
+from comparison.sbatch import add_sbatch_options
 
 if TYPE_CHECKING:
     from comparison.pairing import Pairing
@@ -21,7 +22,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit code: 0 compared, 1 failed, 2 usage, 3 not comparable."""
+    argv = sys.argv[1:] if argv is None else list(argv)
     arguments = build_parser().parse_args(argv)
+    arguments.argv = argv[1:]
     # Both ways of stopping us take the same path, which ends every process of a run.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -44,33 +47,48 @@ def report_error(error: RunError) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
     parser = OneLineParser(prog="compare.py", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="{run,show,responsibilities}")
+    commands = parser.add_subparsers(required=True, metavar="{run,sbatch,show,responsibilities}")
 
     run = commands.add_parser("run", help="run both implementations in turn, then show the tables", allow_abbrev=False)
-    matrix = run.add_argument_group("matrix")
-    matrix.add_argument("--strategy", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), metavar="{ddp,fsdp2}",
-                        help="one or both (default: both)")  # fmt: skip
-    matrix.add_argument("--repeats", type=integer_of_at_least(1), default=3, metavar="N",
-                        help="runs of each implementation and strategy (default: 3)")  # fmt: skip
-    matrix.add_argument("--nproc-per-node", type=integer_of_at_least(1), metavar="N",
-                        help="ranks of each run (default: all visible GPUs, or 2 on CPUs)")  # fmt: skip
-    matrix.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
-                        help="auto takes CUDA where there is a GPU (default: auto)")  # fmt: skip
-    matrix.add_argument("--output-dir", type=Path, metavar="PATH",
-                        help="new or empty folder for results and logs (default: one under results/)")  # fmt: skip
-    add_workload_options(run, default_preset=None)
-    add_show_options(run.add_argument_group("output"))
+    add_run_options(run)
     run.set_defaults(command=run_matrix)
+
+    batch = commands.add_parser("sbatch", help="print or submit a Slurm job that does `run`", allow_abbrev=False)
+    add_sbatch_options(batch)
+    add_run_options(batch)
+    batch.set_defaults(command=write_job)
 
     show = commands.add_parser("show", help="pair result files and show the tables", allow_abbrev=False)
     show.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="result files, or folders of them")
     add_show_options(show, formats=("table", "markdown", "json", "csv"))
+    show.add_argument("--force", action="store_true", help="show numbers of runs that are not comparable, too")
     show.set_defaults(command=show_results)
 
     duties = commands.add_parser("responsibilities", help="show who does what on each side, and where in the source")
     duties.add_argument("--format", choices=("table", "markdown", "json"), default="table", help="default: table")
     duties.set_defaults(command=show_responsibilities)
     return parser
+
+
+def add_run_options(run: argparse.ArgumentParser) -> None:
+    """Add the options of ``run``, which ``sbatch`` passes on."""
+    matrix = run.add_argument_group("matrix")
+    matrix.add_argument("--strategy", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), metavar="{ddp,fsdp2}",
+                        help="one or both (default: both)")  # fmt: skip
+    matrix.add_argument("--repeats", type=integer_of_at_least(1), default=3, metavar="N",
+                        help="runs of each implementation and strategy (default: 3)")  # fmt: skip
+    matrix.add_argument("--control", action="store_true",
+                        help="run native twice as often, and compare it with itself: what noise alone does")  # fmt: skip
+    matrix.add_argument("--nproc-per-node", type=integer_of_at_least(1), metavar="N",
+                        help="ranks a node (default: Slurm's tasks, all visible GPUs, or 2 on CPUs)")  # fmt: skip
+    matrix.add_argument("--launcher", choices=LAUNCHERS,
+                        help="what starts the ranks (default: what the surroundings call for)")  # fmt: skip
+    matrix.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                        help="auto takes CUDA where there is a GPU (default: auto)")  # fmt: skip
+    matrix.add_argument("--output-dir", type=Path, metavar="PATH",
+                        help="new or empty folder for results and logs (default: one under results/)")  # fmt: skip
+    add_workload_options(run, default_preset=None)
+    add_show_options(run.add_argument_group("output"))
 
 
 def add_show_options(parser: argparse._ActionsContainer, formats: Sequence[str] = ("table",)) -> None:
@@ -85,19 +103,21 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     """Run every cell of the matrix in its own process group, then show what came out."""
     from rich.console import Console
 
+    from comparison.launchers import choose_launcher, choose_ranks
     from comparison.matrix import execute, plan
     from comparison.progress import run_all
 
-    device, processes = choose_ranks(arguments)
+    launcher = choose_launcher(arguments.launcher)
+    device, processes = choose_ranks(launcher, arguments.device, arguments.nproc_per_node)
     preset = arguments.preset or ("small" if device == "cuda" else "tiny")
-    options = workload_arguments(arguments, preset, device, processes)
+    options = workload_arguments(arguments, preset, device, launcher.nodes * processes)
     folder = new_folder(arguments.output_dir)
     console = Console(highlight=False)
-    runs = plan(list(dict.fromkeys(arguments.strategy)), arguments.repeats, options)
-    console.print(
-        f"{len(runs)} runs of {processes} ranks on {device}, preset {preset}; results in {folder}", markup=False
-    )
-    finished = run_all(runs, partial(execute, processes=processes, folder=folder), console)
+    runs = plan(list(dict.fromkeys(arguments.strategy)), arguments.repeats, options, arguments.control)
+    ranks = f"{processes} ranks on each of {launcher.nodes} nodes" if launcher.nodes > 1 else f"{processes} ranks"
+    console.print(f"started by {launcher.name}: {launcher.reason}", markup=False)
+    console.print(f"{len(runs)} runs of {ranks} on {device}, preset {preset}; results in {folder}", markup=False)
+    finished = run_all(runs, partial(execute, launcher=launcher, processes=processes, folder=folder), console)
 
     failed = sum(not run.succeeded for run in finished)
     outputs = [run.output for run in finished if run.succeeded]
@@ -108,25 +128,20 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     return FAILED if failed else shown
 
 
-def choose_ranks(arguments: argparse.Namespace) -> tuple[str, int]:
-    """Return the kind of device and the number of ranks: all visible GPUs, or two ranks on CPUs, unless told otherwise.
+def write_job(arguments: argparse.Namespace) -> int:
+    """Print a batch script that does ``run``, or submit it."""
+    from comparison.sbatch import PROJECT, job_script, submit
 
-    Raises:
-        RunError: torch is missing, or fewer GPUs are visible than asked for.
-    """
-    from comparison.matrix import visible_gpus
-
-    try:
-        gpus = visible_gpus()
-    except RuntimeError as error:
-        raise RunError(f"{error}; create an environment with: bash launchers/demo.sh", FAILED) from None
-    if arguments.device == "cuda" and gpus == 0:
-        raise RunError("--device cuda, but PyTorch sees no GPU here; use --device cpu")
-    device = "cuda" if gpus and arguments.device != "cpu" else "cpu"
-    processes = arguments.nproc_per_node or (gpus if device == "cuda" else 2)
-    if device == "cuda" and processes > gpus:
-        raise RunError(f"--nproc-per-node {processes}, but {gpus} visible GPUs; use at most {gpus}, or --device cpu")
-    return device, processes
+    defaults = argparse.ArgumentParser(add_help=False)
+    add_run_options(defaults)
+    script = job_script(arguments, vars(defaults.parse_args([])), arguments.argv)
+    if not arguments.submit:
+        print(script, end="")
+        return COMPARED
+    job = submit(script)
+    print(f"job {job} submitted; its output will be in slurm-{job}.out, its results in "
+          f"{arguments.output_dir or PROJECT / 'results' / f'slurm-{job}'}")  # fmt: skip
+    return COMPARED
 
 
 def workload_arguments(arguments: argparse.Namespace, preset: str, device: str, processes: int) -> list[str]:
@@ -175,10 +190,12 @@ def new_folder(wanted: Path | None) -> Path:
 
 def show_results(arguments: argparse.Namespace) -> int:
     """Show result files."""
-    return show_paths(arguments.paths, arguments.format, arguments.responsibilities)
+    return show_paths(arguments.paths, arguments.format, arguments.responsibilities, force=arguments.force)
 
 
-def show_paths(paths: Sequence[Path], style: str, responsibilities: bool, in_short: bool = False) -> int:
+def show_paths(
+    paths: Sequence[Path], style: str, responsibilities: bool, in_short: bool = False, force: bool = False
+) -> int:
     """Pair the results among ``paths``, print them, and return the exit code."""
     from comparison.loading import load_runs
     from comparison.pairing import pair_runs
@@ -187,36 +204,43 @@ def show_paths(paths: Sequence[Path], style: str, responsibilities: bool, in_sho
     for problem in problems:
         print(f"compare.py: {problem.encode('unicode_escape').decode()}", file=sys.stderr)
     pairing = pair_runs(runs)
-    print_document(pairing, style, responsibilities, in_short)
-    if problems or not runs:
-        return FAILED
-    return NOT_COMPARABLE if pairing.mismatches or not pairing.pairs else COMPARED
-
-
-def print_document(pairing: "Pairing", style: str, responsibilities: bool, in_short: bool) -> None:
-    """Print a pairing in one of the formats."""
     if style == "table":
-        from rich.console import Console
+        print_tables(pairing, responsibilities, in_short, force)
+    else:
+        print_document(pairing, style, responsibilities, force)
+    wrong = any(run.result.outcome.status in ("diverged", "out_of_sync") for run in runs)
+    if problems or wrong or not runs:
+        return FAILED
+    comparable = pairing.pairs or (force and pairing.mismatches)
+    return COMPARED if comparable and (force or not pairing.mismatches) else NOT_COMPARABLE
 
-        from comparison.tables import print_in_short, print_pairing
 
-        console = Console(highlight=False)
-        print_pairing(console, pairing)
-        if responsibilities:
-            from comparison.responsibility_table import render
+def print_tables(pairing: "Pairing", responsibilities: bool, in_short: bool, force: bool) -> None:
+    """Print a pairing for a person."""
+    from rich.console import Console
 
-            console.print()
-            render(console, brief=True)
-        if in_short:
-            print_in_short(console, pairing)
-        return
+    from comparison.tables import print_in_short, print_pairing
+
+    console = Console(highlight=False)
+    print_pairing(console, pairing, force)
+    if responsibilities:
+        from comparison.responsibility_table import render
+
+        console.print()
+        render(console, brief=True)
+    if in_short:
+        print_in_short(console, pairing)
+
+
+def print_document(pairing: "Pairing", style: str, responsibilities: bool, force: bool) -> None:
+    """Print a pairing for another program or a document."""
     from comparison.export import as_csv, as_json, as_markdown
 
     if style == "csv":
-        print(as_csv(pairing), end="")
+        print(as_csv(pairing, force=force), end="")
     else:
         convert = as_json if style == "json" else as_markdown
-        print(convert(pairing, responsibilities=responsibilities), end="")
+        print(convert(pairing, responsibilities=responsibilities, force=force), end="")
 
 
 def show_responsibilities(arguments: argparse.Namespace) -> int:

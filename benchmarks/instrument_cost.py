@@ -46,10 +46,11 @@ PRESETS_OF_DEVICE = {"cpu": ["tiny", "small"], "cuda": ["small", "medium"]}
 SECONDS = {"cpu": 120.0, "cuda": 36.0}
 """Time for all presets together, unless --blocks says how many; building the models comes on top."""
 HALF_WIDTH = 0.006
-"""Relative half-width at which an interval is narrow enough, and no more blocks are needed."""
-FEWEST_PAIRS = 30
-BLOCK_SECONDS = 0.1
-"""Aim for the length of a block, unless --steps says how many steps: short, so that neighbours see one machine."""
+"""Relative half-width at which an interval is narrow enough, and no more blocks are needed; looked at now and then."""
+PAIRS_BETWEEN_LOOKS = 30
+STEPS_OF_DEVICE = {"cpu": 1, "cuda": 5}
+"""Steps a block. As few as possible, so that neighbouring blocks see the same machine; but on a GPU the edges of a
+block wait for the device, which would hide that an instrument does so, were every step a block of its own."""
 WARMUP_STEPS = 2
 
 
@@ -78,6 +79,7 @@ def main() -> int:
     device = choose_device(config, launch)
     precision = resolve_precision(config.precision, device)
     presets = options.preset or PRESETS_OF_DEVICE[device.type]
+    steps = options.steps or STEPS_OF_DEVICE[device.type]
 
     bind_device(device)
     init_process_group(launch, device)
@@ -90,7 +92,7 @@ def main() -> int:
                            steps=sys.maxsize)  # fmt: skip
         limit = Limit(options.blocks, seconds_left / (len(presets) - number))
         started = time.perf_counter()
-        measurement = compare(config, launch, device, precision, limit, options.steps)
+        measurement = compare(config, launch, device, precision, limit, steps)
         seconds_left -= time.perf_counter() - started
         passed.append(report(preset, measurement))
         gc.collect()
@@ -111,31 +113,32 @@ def parse_options() -> argparse.Namespace:
                         help="blocks of each kind and preset (default: until the interval is narrow or time is up, "
                         f"{SECONDS['cpu']:g} s on a CPU and {SECONDS['cuda']:g} s on a GPU)")  # fmt: skip
     parser.add_argument("--steps", type=integer_of_at_least(1), metavar="N",
-                        help=f"steps a block (default: about {BLOCK_SECONDS:g} s of them)")  # fmt: skip
+                        help=f"steps a block (default: {STEPS_OF_DEVICE['cpu']} on a CPU, "
+                        f"{STEPS_OF_DEVICE['cuda']} on a GPU)")  # fmt: skip
     return parser.parse_args()
 
 
 @dataclass(frozen=True)
 class Limit:
-    """When there are enough pairs of blocks."""
+    """When there are enough pairs of blocks: by number, or by the width of the interval and the clock."""
 
     blocks: int | None
     seconds: float
 
     def reached(self, measurement: Measurement, since: float) -> bool:
-        """Decide by the number, the width of the interval and the clock; never by where the interval lies."""
+        """Decide; where the interval lies has no say."""
         pairs = len(measurement.bare)
         if self.blocks is not None:
             return pairs == self.blocks
-        if pairs < 2:
-            return False
-        ratio = measurement.ratio()
-        narrow = pairs >= FEWEST_PAIRS and (ratio.high / ratio.low - 1) / 2 < HALF_WIDTH
-        return narrow or time.perf_counter() - since > self.seconds
+        if pairs and pairs % PAIRS_BETWEEN_LOOKS == 0:
+            ratio = measurement.ratio()
+            if ratio.high / ratio.low < (1 + HALF_WIDTH) ** 2:
+                return True
+        return pairs >= 2 and time.perf_counter() - since > self.seconds
 
 
 def compare(
-    config: RunConfig, launch: Launch, device: torch.device, precision: Precision, limit: Limit, steps: int | None
+    config: RunConfig, launch: Launch, device: torch.device, precision: Precision, limit: Limit, steps: int
 ) -> Measurement:
     """Train as ``native.train.train`` does, with the instruments in every other block of the window alone."""
     recorder = RunRecorder(config, launch, device, precision)
@@ -160,8 +163,6 @@ def compare(
     recorder.before_training(model, wrapped, optimizer, batch)
     wrapped.train()
     measured_steps(WARMUP_STEPS)  # the last of them opens the window
-    single = min(block(bare_steps, 1, device) for _ in range(3))
-    steps = steps or max(1, round(BLOCK_SECONDS / single))
     measurement = Measurement([], [], steps)
     loops = [(measured_steps, measurement.measured), (bare_steps, measurement.bare)]
     started = time.perf_counter()

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import socket
+import subprocess
 import sys
 from datetime import UTC, datetime
 
@@ -12,7 +14,13 @@ from common.errors import RunError
 from common.launch import Launch
 from common.options import RunConfig
 from common.precision import Precision
-from common.result import Environment
+from common.result import Environment, Slurm
+from common.slurm import describe_job
+
+STEERING = ("CUDA_", "NCCL_", "TORCH_NCCL_", "PYTORCH_", "GLOO_", "OMP_", "MKL_", "KMP_", "NVIDIA_TF32")
+"""Beginnings of the names of environment variables that change how fast or how exactly a run computes."""
+NOT_STEERING = ("PYTORCH_NVML_BASED_CUDA_CHECK",)
+"""Set by Lightning for itself; it only changes how PyTorch looks for a GPU."""
 
 
 def choose_device(config: RunConfig, launch: Launch) -> torch.device:
@@ -43,17 +51,31 @@ def limit_cpu_threads(launch: Launch) -> None:
     this line the two sides would compute with different numbers of threads.
     """
     if "OMP_NUM_THREADS" not in os.environ:
-        threads = max(1, len(os.sched_getaffinity(0)) // launch.local_world_size)
+        cores = len(os.sched_getaffinity(0))
+        if launch.launcher == "srun" and "SLURM_CPUS_ON_NODE" in os.environ:
+            # Of the step on this node; a task may be bound to its own share of them already.
+            cores = int(os.environ["SLURM_CPUS_ON_NODE"])
+        threads = max(1, cores // launch.local_world_size)
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
 def describe_environment(
-    config: RunConfig, launch: Launch, device: torch.device, precision: Precision, hosts: list[str]
+    config: RunConfig,
+    launch: Launch,
+    device: torch.device,
+    precision: Precision,
+    hosts: list[str],
+    machines: list[str],
 ) -> Environment:
-    """Read back what is in force in this process. ``hosts`` are the host names of all ranks, in order."""
+    """Read back what is in force in this process.
+
+    ``hosts`` and ``machines`` are the host names and :func:`machine_id` of all ranks, in order.
+    """
+    job = describe_job(os.environ)
     on_cuda = device.type == "cuda"
     lightning = sys.modules.get("lightning")
+    driver, power_limit = ask_nvidia_smi(device) if on_cuda else (None, None)
     return Environment(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=[f"python -m {config.module}", *sys.argv[1:]],
@@ -61,6 +83,8 @@ def describe_environment(
         num_nodes=launch.num_nodes,
         local_world_size=launch.local_world_size,
         hosts=list(dict.fromkeys(hosts)),
+        nodes_share_hardware=len(set(machines)) < launch.num_nodes if machines else None,
+        slurm=Slurm(**job) if job else None,
         process_group_backend=dist.get_backend(),
         precision_requested=config.precision,
         precision_reason=precision.reason,
@@ -69,6 +93,7 @@ def describe_environment(
         cpu_count=len(os.sched_getaffinity(0)),
         cpu_threads=torch.get_num_threads(),
         float32_matmul_precision=torch.get_float32_matmul_precision(),
+        cudnn_allow_tf32=torch.backends.cudnn.allow_tf32,
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
         platform=platform.platform(),
@@ -77,7 +102,42 @@ def describe_environment(
         lightning_version=lightning.__version__ if lightning else None,
         cuda_version=torch.version.cuda,
         nccl_version=".".join(map(str, torch.cuda.nccl.version())) if on_cuda else None,
+        driver_version=driver,
+        power_limit_watts=power_limit,
+        variables=steering_variables(),
     )
+
+
+def steering_variables() -> dict[str, str]:
+    """Return the environment variables of :data:`STEERING`, in the order of their names."""
+    names = (name for name in sorted(os.environ) if name.startswith(STEERING) and name not in NOT_STEERING)
+    return {name: os.environ[name] for name in names}
+
+
+def ask_nvidia_smi(device: torch.device) -> tuple[str | None, float | None]:
+    """Return the driver's version and the GPU's power limit in watts; None for what nvidia-smi does not tell."""
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    query = ["--query-gpu=driver_version,power.limit", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", f"--id=GPU-{uuid}", *query], capture_output=True, text=True, timeout=10, check=True
+        )
+        driver, power_limit = (value.strip() for value in answer.stdout.strip().split(","))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None, None
+    try:
+        return driver, float(power_limit)
+    except ValueError:  # some machines answer [N/A]
+        return driver, None
+
+
+def machine_id() -> str:
+    """Return what tells machines apart, whatever host names they give their containers: the id of this boot."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def cpu_model() -> str:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-DEPENDENCIES = ("torch", "lightning", "numpy", "pydantic", "rich")
+DEPENDENCIES = ("torch", "lightning", "numpy", "scipy", "pydantic", "rich")
 
 
 class RunError(Exception):
@@ -23,15 +23,15 @@ class RunError(Exception):
         self.exit_code = exit_code
 
 
-def run_main(main: Callable[[], None], prog: str) -> NoReturn:
-    """Run ``main`` and end the process: with exit code 0, or with a :class:`RunError`'s message and exit code."""
+def run_main(main: Callable[[], int], prog: str) -> NoReturn:
+    """Run ``main`` and end the process: with its exit code, or with a :class:`RunError`'s message and exit code."""
     try:
-        main()
+        exit_code = main()
     except RunError as error:
         exit_with_error(prog, error)
     except ModuleNotFoundError as error:
         exit_with_error(prog, missing_package(error))
-    sys.exit(0)
+    sys.exit(exit_code)
 
 
 def missing_package(error: ModuleNotFoundError) -> RunError:

@@ -14,8 +14,11 @@ from common.errors import RunError, exit_with_error
 from common.presets import PRESETS, ModelConfig
 
 STRATEGIES = ("ddp", "fsdp2")
+LAUNCHERS = ("torchrun", "srun", "srun-torchrun")
+"""What ``compare.py run`` can start ranks with."""
 IMPLEMENTATION_MODULES = {"native": "native", "lightning": "lightning_impl"}
 MAX_SEED = 2**62
+SNAPSHOT_WARMUP = 3
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class RunConfig:
     """Where global rank zero writes the result, or None."""
     overwrite_output: bool = False
     """Whether an existing result may be replaced."""
+    label: str | None = None
+    """Free text kept in the result."""
+    memory_snapshot: Path | None = None
+    """Where global rank zero writes what the allocator did during two warm-up steps, or None."""
     learning_rate: float = 1e-3
     """AdamW's learning rate; not an option, both sides use this one."""
 
@@ -209,6 +216,14 @@ def build_parser(implementation: str) -> OneLineParser:
         "--output", type=Path, metavar="PATH", help="write the result of the run there as JSON, by rank zero"
     )
     output.add_argument("--overwrite-output", action="store_true", help="permit replacing an existing result")
+    output.add_argument("--label", metavar="TEXT", help="free text kept in the result")
+    output.add_argument(
+        "--memory-snapshot",
+        type=Path,
+        metavar="PATH",
+        help="write what PyTorch's CUDA allocator did during the last two warm-up steps, for the viewer at "
+        "pytorch.org/memory_viz (rank zero; CUDA only)",
+    )
     return parser
 
 
@@ -222,41 +237,46 @@ def parse_options(implementation: str, argv: Sequence[str] | None = None) -> Run
 
 
 def check_output(config: RunConfig, rank: int) -> None:
-    """Find out before training whether the result can be written.
+    """Find out before training whether the files of the run can be written.
 
     Rank zero tries the folder for real; the other ranks, which may see another file system, only look for a file that
     rank zero would refuse to replace, so that all of them end.
 
     Raises:
-        RunError: the file exists and may not be replaced, or cannot be written.
+        RunError: a file exists and may not be replaced, or cannot be written.
     """
-    path = config.output
-    if path is None:
-        return
-    try:
-        _check_output_file(path, config.overwrite_output)
-        if rank == 0:
-            _check_output_folder(path)
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links, before Python 3.13
-        reason = getattr(error, "strerror", None) or "a loop of symbolic links"
-        raise RunError(f"--output {path} cannot be written ({reason}); choose a folder you may write to") from None
+    if config.memory_snapshot is not None and config.warmup_steps < SNAPSHOT_WARMUP:
+        raise RunError(
+            "--memory-snapshot records two warm-up steps after the first, but --warmup-steps is "
+            f"{config.warmup_steps}; use --warmup-steps {SNAPSHOT_WARMUP} or more"
+        )
+    for option, path in (("--output", config.output), ("--memory-snapshot", config.memory_snapshot)):
+        if path is None:
+            continue
+        try:
+            _check_output_file(option, path, config.overwrite_output)
+            if rank == 0:
+                _check_output_folder(option, path)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links, before Python 3.13
+            reason = getattr(error, "strerror", None) or "a loop of symbolic links"
+            raise RunError(f"{option} {path} cannot be written ({reason}); choose a folder you may write to") from None
 
 
-def _check_output_file(path: Path, overwrite: bool) -> None:
+def _check_output_file(option: str, path: Path, overwrite: bool) -> None:
     if path.is_dir():
-        raise RunError(f"--output {path} is a folder; name a file in it, for example --output {path / 'result.json'}")
+        raise RunError(f"{option} {path} is a folder; name a file in it, for example {option} {path / 'result.json'}")
     if path.exists() and not path.is_file():
-        raise RunError(f"--output {path} is no regular file and would be replaced by one; name another file")
+        raise RunError(f"{option} {path} is no regular file and would be replaced by one; name another file")
     if path.exists() and not overwrite:
-        raise RunError(f"--output {path} exists; name another file or add --overwrite-output")
+        raise RunError(f"{option} {path} exists; name another file or add --overwrite-output")
 
 
-def _check_output_folder(path: Path) -> None:
+def _check_output_folder(option: str, path: Path) -> None:
     folder = path.resolve().parent
     if folder.exists() and not folder.is_dir():
-        raise RunError(f"--output {path}: {folder} is a file, not a folder; choose another folder")
+        raise RunError(f"{option} {path}: {folder} is a file, not a folder; choose another folder")
     if not folder.is_dir():
-        raise RunError(f"--output {path}: the folder {folder} does not exist; create it with: mkdir -p {folder}")
+        raise RunError(f"{option} {path}: the folder {folder} does not exist; create it with: mkdir -p {folder}")
     probe = folder / f".{path.name}.{os.getpid()}.probe"
     probe.touch(exist_ok=False)
     probe.unlink()

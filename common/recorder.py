@@ -7,6 +7,7 @@ Inside the timed window nothing here synchronises, communicates or reads a value
 
 import socket
 import statistics
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,6 +50,8 @@ class RunRecorder:
         self.hosts: list[str] = []
         self.machines: list[str] = []
         self._losses: list[Tensor] = []
+        # Ranks often run out of memory together: this rank's own failure and the watch's verdict are one result.
+        self._reporting = threading.Lock()
 
     @contextmanager
     def recording_outcome(self) -> Iterator[None]:
@@ -197,4 +200,6 @@ class RunRecorder:
         end_process(EXIT_CODES[outcome.status])
 
     def _report_failure(self, outcome: Outcome) -> None:
+        """Write the result of a run that ends now; whoever comes second waits here for the end of the process."""
+        self._reporting.acquire()
         report(self.config, failed_result(self, outcome))

@@ -8,9 +8,9 @@ import json
 import os
 import secrets
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import RunError
 
@@ -61,16 +61,13 @@ class Optimizer(Section):
 
 
 class Workload(Section):
-    """What must be equal for two runs to be comparable."""
+    """What must be equal for two runs to be comparable. What a run that failed never came to know is null."""
 
     strategy: Literal["ddp", "fsdp2"]
     fsdp_wrap: Literal["block", "root"] | None
     """Null for ddp."""
-    reshard_after_forward: dict[str, bool] | None
-    """Read back from the sharded modules, by kind of unit (block, root); null for ddp."""
     preset: str
     model: ModelDimensions
-    global_parameter_count: Count
     device_type: Literal["cpu", "cuda"]
     world_size: Annotated[int, Field(ge=1)]
     batch_size_per_device: Annotated[int, Field(ge=1)]
@@ -79,11 +76,50 @@ class Workload(Section):
     seed: Count
     warmup_steps: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=1)]
-    optimizer: Optimizer
-    initial_weights_sha256: Sha256
+    memory_snapshot: bool
+    """Whether memory was recorded during two warm-up steps."""
+    global_parameter_count: Count | None
+    reshard_after_forward: dict[str, bool] | None
+    """Read back from the sharded modules, by kind of unit (block, root); null for ddp."""
+    optimizer: Optimizer | None
+    initial_weights_sha256: Sha256 | None
     """Of the full weights before the first step."""
-    batch_sha256: Sha256
+    batch_sha256: Sha256 | None
     """Of the global batch, from what the devices held."""
+
+
+class DdpFlags(Section):
+    """Read back from the DistributedDataParallel object."""
+
+    bucket_cap_mib: NonNegative
+    gradient_as_bucket_view: bool
+    broadcast_buffers: bool
+    find_unused_parameters: bool
+    static_graph: bool
+
+
+class Choices(Section):
+    """What a side or its framework chose on its own: no part of the workload, shown as a finding where it differs."""
+
+    zero_grad: Literal["before forward", "after forward"] | None
+    """Observed: whether the first step's gradients were still there when the second forward began; null if the second
+    step was already timed."""
+    autocast_cache: bool | None
+    """Whether autocast kept the weights that it had cast, observed in the first forward; null without autocast."""
+    ddp: DdpFlags | None
+    """Null for fsdp2."""
+
+
+class Slurm(Section):
+    """The job and step of a run inside Slurm, in Slurm's own notation."""
+
+    job_id: str
+    step_id: str | None
+    """Null where torchrun was started by the batch script itself, without srun."""
+    node_list: str | None
+    """Of the step, else of the job: node[1-2]."""
+    tasks_per_node: str | None
+    """Likewise: 2(x2)."""
 
 
 class Environment(Section):
@@ -97,6 +133,11 @@ class Environment(Section):
     local_world_size: Annotated[int, Field(ge=1)]
     hosts: list[str]
     """Distinct host names in the order of ranks."""
+    nodes_share_hardware: bool | None
+    """Whether several nodes of the run were one machine, as in a simulated cluster: its times mean nothing. Null for a
+    run that failed before its ranks had met."""
+    slurm: Slurm | None
+    """Null outside Slurm."""
     process_group_backend: str
     precision_requested: Literal["auto", "fp32", "bf16"]
     precision_reason: str
@@ -107,6 +148,7 @@ class Environment(Section):
     cpu_threads: Count
     """Intra-op threads of rank zero."""
     float32_matmul_precision: str
+    cudnn_allow_tf32: bool
     cudnn_benchmark: bool
     deterministic_algorithms: bool
     platform: str
@@ -116,6 +158,12 @@ class Environment(Section):
     """Null for the native implementation."""
     cuda_version: str | None
     nccl_version: str | None
+    driver_version: str | None
+    """Of the NVIDIA driver; null on a CPU, or where nvidia-smi does not tell."""
+    power_limit_watts: NonNegative | None
+    """Of rank zero's GPU; null likewise."""
+    variables: dict[str, str]
+    """Environment variables that steer CUDA, NCCL, gloo, OpenMP, MKL or PyTorch, as rank zero saw them."""
 
 
 class Timing(Section):
@@ -123,27 +171,66 @@ class Timing(Section):
 
     laps_milliseconds: Annotated[list[NonNegative], Field(min_length=1)]
     """Every timed step of rank zero, in order, from the end of one step to the end of the next."""
+    laps_over_window: NonNegative
+    """Sum of the laps over rank zero's window on the host's clock: 1 where both tell the same."""
     elapsed_seconds: NonNegative
     """The window of the slowest rank, on the host's clock between two device synchronisations."""
     milliseconds_per_step: NonNegative
     """elapsed_seconds over the number of steps."""
     milliseconds_per_step_median: NonNegative
     """Median of rank zero's laps."""
+    milliseconds_per_step_p10: NonNegative
+    milliseconds_per_step_p90: NonNegative
+    milliseconds_per_step_min: NonNegative
+    milliseconds_per_step_max: NonNegative
+    milliseconds_per_step_iqr: NonNegative | None
+    """Inter-quartile range of rank zero's laps; null for a single step."""
+    milliseconds_per_step_median_slowest_rank: NonNegative
+    """Largest over ranks of the median of the laps."""
     samples_per_second: NonNegative
     tokens_per_second: NonNegative
 
 
 class Memory(Section):
-    """Peaks of the window by PyTorch's CUDA allocator, in GiB (2^30 bytes); all null on a CPU."""
+    """In GiB (2^30 bytes). Fields of the CUDA allocator and device are null on a CPU.
+
+    The breakdown is that of the rank with the largest peak. It counts the local storage of live tensors at the end of
+    the window; with activations_and_temporary_gib it adds up to peak_allocated_gib.
+    """
 
     peak_allocated_gib: NonNegative | None
-    """Peak of the window by PyTorch's CUDA allocator, largest over ranks; null on a CPU. GiB is 2^30 bytes."""
+    """Peak of the window by PyTorch's CUDA allocator, largest over ranks."""
     peak_allocated_gib_min: NonNegative | None
     """The same, smallest over ranks."""
     peak_reserved_gib: NonNegative | None
-    """Peak that the allocator held from the device, largest over ranks; null on a CPU."""
+    """Peak of what that allocator held from the device during the window, largest over ranks."""
     peak_reserved_gib_min: NonNegative | None
-    """The same, smallest over ranks."""
+    setup_peak_allocated_gib: NonNegative | None
+    """Peak before the window, warm-up included, largest over ranks."""
+    setup_peak_allocated_gib_min: NonNegative | None
+    setup_peak_reserved_gib: NonNegative | None
+    """Peak of what the allocator held from the device before the window, largest over ranks."""
+    setup_peak_reserved_gib_min: NonNegative | None
+    device_used_gib: NonNegative | None
+    """Memory in use on the device at the end of the window, whoever uses it: the CUDA context and NCCL as well."""
+    device_used_gib_min: NonNegative | None
+    end_allocated_gib: NonNegative | None
+    """Allocated at the end of the window, on the rank of the breakdown."""
+    allocation_retries: Count | None
+    """How often in the window the allocator had to empty its cache and try again, over all ranks."""
+    parameters_gib: NonNegative
+    """Breakdown: the parameters, all of them for ddp, the rank's shards for fsdp2."""
+    gradients_gib: NonNegative
+    """Breakdown: their gradients, where the last step left them."""
+    optimizer_state_gib: NonNegative
+    """Breakdown: AdamW's two moments."""
+    buffers_gib: NonNegative
+    """Breakdown: the model's buffers."""
+    activations_and_temporary_gib: float | None
+    """The rest of the peak."""
+    process_peak_resident_gib: NonNegative
+    """Peak resident set of the process in host memory since its start, largest over ranks."""
+    process_peak_resident_gib_min: NonNegative
 
 
 class Parameters(Section):
@@ -179,9 +266,21 @@ class Correctness(Section):
 
 
 class Outcome(Section):
-    """How the run ended."""
+    """How the run ended. Only a completed one has everything; see the validator of :class:`Result`."""
 
-    status: Literal["completed"]
+    status: Literal["completed", "out_of_memory", "diverged", "out_of_sync"]
+    phase: Literal["setup", "warmup", "window", "final"] | None = None
+    """Where it ended, unless completed."""
+    step: Annotated[int, Field(ge=1)] | None = None
+    """The optimizer step, counted from 1 with the warm-up, in which it ended."""
+    rank: Count | None = None
+    """The first global rank on which it did."""
+    requested_gib: NonNegative | None = None
+    """What the allocation that failed had asked for, by PyTorch's message."""
+    free_gib: NonNegative | None = None
+    """What the device then had free, by PyTorch's message."""
+    message: str | None = None
+    """The first cause, in one line."""
 
 
 class Result(Section):
@@ -189,13 +288,32 @@ class Result(Section):
 
     schema_version: Literal["1.0"]
     implementation: Literal["native", "lightning"]
+    label: str | None
+    """Set by ``--label``; ``control`` marks the second side of a comparison of an implementation with itself."""
     workload: Workload
     environment: Environment
-    timing: Timing
-    memory: Memory
-    parameters: Parameters
-    correctness: Correctness
     outcome: Outcome
+    choices: Choices | None = None
+    timing: Timing | None = None
+    memory: Memory | None = None
+    parameters: Parameters | None = None
+    correctness: Correctness | None = None
+
+    @model_validator(mode="after")
+    def completed_runs_are_complete(self) -> Self:
+        """Refuse a completed run that lacks a part."""
+        if self.outcome.status == "completed":
+            missing = [name for name in MEASURED if getattr(self, name) is None]
+            missing += [f"workload.{name}" for name in FOUND_OUT if getattr(self.workload, name) is None]
+            if missing:
+                raise ValueError(f"a completed run without {', '.join(missing)}")
+        return self
+
+
+MEASURED = ("choices", "timing", "memory", "parameters", "correctness")
+"""Sections that a completed run has."""
+FOUND_OUT = ("global_parameter_count", "optimizer", "initial_weights_sha256", "batch_sha256")
+"""Fields of the workload that only the run itself finds out."""
 
 
 class ResultFileError(Exception):
@@ -209,11 +327,19 @@ def read_result(path: Path) -> Result:
         ResultFileError: it cannot be read, is not JSON, or does not follow the schema.
     """
     try:
-        text = path.read_bytes()
+        return parse_result(path.read_bytes(), path)
     except OSError as error:
         raise ResultFileError(f"{path}: {error.strerror}") from None
+
+
+def parse_result(content: bytes, path: Path) -> Result:
+    """Return the result that a file's content is; ``path`` only names it in the error.
+
+    Raises:
+        ResultFileError: it is not JSON, or does not follow the schema.
+    """
     try:
-        return Result.model_validate_json(text)
+        return Result.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

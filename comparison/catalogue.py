@@ -101,6 +101,7 @@ DUTIES = (
             "the same, and that Lightning sees the same launcher",
             CHECK_LAYOUT,
             _ours(STRATEGIES, "check_launcher", "if found is not expected:"),
+            _ours(STRATEGIES, "slurm_plugins", "return [SLURMEnvironment("),
         ),
         "Lightning compares devices and num_nodes with the launcher's numbers in its launcher object only, which "
         "ModelParallelStrategy lacks under torchrun and srun: wrong numbers pass unnoticed there.",

@@ -37,17 +37,19 @@ def load_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     runs: list[Run] = []
     problems: list[str] = []
     seen: dict[Path, Path] = {}
+    """Every file met, and the path that led to it."""
     contents: dict[bytes, Path] = {}
     for path in paths:
         files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
         if not files:
             problems.append(f"{path}: no *.json in this folder")
         for file in files:
-            known = seen.setdefault(file.resolve(), path)
-            if known is not path:
-                if known == path:
+            real, origin = file.resolve(), path.resolve()
+            if real in seen:
+                if seen[real] == origin:
                     problems.append(f"{file}: named twice; a run cannot be compared with itself")
                 continue
+            seen[real] = origin
             try:
                 content = file.read_bytes()
                 run = Run(file, parse_result(content, file))
@@ -57,9 +59,9 @@ def load_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
             except ResultFileError as error:
                 problems.append(str(error))
                 continue
-            original = contents.setdefault(content, file)
-            if original is file:
-                runs.append(run)
-            else:
-                problems.append(f"{file}: a copy of {original}; a run cannot be compared with itself")
+            if content in contents:
+                problems.append(f"{file}: a copy of {contents[content]}; a run cannot be compared with itself")
+                continue
+            contents[content] = file
+            runs.append(run)
     return runs, problems

@@ -1,16 +1,19 @@
-"""The matrix of a comparison: which runs, in which order, each as its own torchrun process group."""
+"""The matrix of a comparison: which runs, in which order, each as a process group of its own."""
 
 import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from common.options import IMPLEMENTATION_MODULES
+from common.result import Result, ResultFileError, read_result
+from comparison.launchers import Launcher
+from comparison.pairing import CONTROL
 
 PROJECT = Path(__file__).resolve().parent.parent
 GRACE_SECONDS = 8.0
@@ -29,11 +32,13 @@ class PlannedRun:
     """Counted from 1."""
     arguments: tuple[str, ...]
     """Options of the runner, without strategy and output."""
+    label: str | None = None
+    """``control`` for the second side of native against itself."""
 
     @property
     def name(self) -> str:
         """Name of the run, and of its files."""
-        return f"{self.strategy}-{self.implementation}-{self.repeat}"
+        return f"{self.strategy}-{self.label or self.implementation}-{self.repeat}"
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,19 @@ class FinishedRun:
     returncode: int
     seconds: float
 
+    @cached_property
+    def result(self) -> Result | None:
+        """What it wrote; None if it wrote nothing, or nothing that is a result."""
+        try:
+            return read_result(self.output)
+        except ResultFileError:
+            return None
+
     @property
     def succeeded(self) -> bool:
-        """Whether it ended well and left a result; neither is enough alone."""
-        return self.returncode == 0 and self.output.exists()
+        """Whether it left a result and ended as that says: running out of memory is a result, and no exit code 0."""
+        completed = self.result is not None and self.result.outcome.status == "completed"
+        return self.result is not None and completed == (self.returncode == 0)
 
     def tail(self) -> list[str]:
         """Return the last lines that the ranks wrote, without torchrun's own report behind them."""
@@ -58,47 +72,63 @@ class FinishedRun:
         return [line for line in (lines[:own] or lines) if line.strip()][-TAIL_LINES:]
 
 
-def plan(strategies: Sequence[str], repeats: int, arguments: Sequence[str]) -> list[PlannedRun]:
-    """Return all runs in the order native, Lightning, Lightning, native, ...: a drift of the machine hits both."""
-    runs = []
-    for strategy in strategies:
-        for repeat in range(1, repeats + 1):
-            order = ("native", "lightning") if repeat % 2 else ("lightning", "native")
-            runs += [PlannedRun(implementation, strategy, repeat, tuple(arguments)) for implementation in order]
-    return runs
+def plan(
+    strategies: Sequence[str], repeats: int, arguments: Sequence[str], control: bool = False
+) -> list[PlannedRun]:
+    """Return all runs in the order native, Lightning, Lightning, native, ...: a drift of the machine hits both.
+
+    With ``control``, native runs once more in every repeat, as the second side of an A/A comparison.
+    """
+    sides: list[tuple[str, str | None]] = [("native", None), ("lightning", None)]
+    if control:
+        sides.append(("native", CONTROL))
+    return [
+        PlannedRun(implementation, strategy, repeat, tuple(arguments), label)
+        for strategy in strategies
+        for repeat in range(1, repeats + 1)
+        for implementation, label in (sides if repeat % 2 else reversed(sides))
+    ]
 
 
-def execute(planned: PlannedRun, processes: int, folder: Path) -> FinishedRun:
-    """Run one cell under torchrun, with stdout and stderr in a log file, and wait for it.
+def execute(planned: PlannedRun, launcher: Launcher, processes: int, folder: Path) -> FinishedRun:
+    """Run one cell with ``processes`` ranks a node, with stdout and stderr in a log file, and wait for it.
 
     Interrupted (``KeyboardInterrupt``), it ends every process of the run before it lets the exception go on.
     """
     output, log = folder / f"{planned.name}.json", folder / "logs" / f"{planned.name}.log"
     log.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["-m", IMPLEMENTATION_MODULES[planned.implementation], "--strategy", planned.strategy]
-    command += [*planned.arguments, "--output", str(output)]
+    step_name = f"{planned.name}-{os.getpid()}"
+    command = launcher.command(IMPLEMENTATION_MODULES[planned.implementation], processes, step_name)
+    command += ["--strategy", planned.strategy, *planned.arguments, "--output", str(output)]
+    if planned.label is not None:
+        command += ["--label", planned.label]
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as stream:
         # A session of its own, so that the terminal's Ctrl-C reaches us alone and the order of ending is ours.
         process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, env=run_environment(processes), start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env=run_environment(launcher.threads(processes)),
+            start_new_session=True,
         )
         try:
             returncode = process.wait()
         except BaseException:
             end_process_tree(process)
+            launcher.cancel(step_name)
             raise
     return FinishedRun(planned, output, log, returncode, time.monotonic() - started)
 
 
-def run_environment(processes: int) -> dict[str, str]:
-    """Return the environment of a run: this project importable, the cores shared among the ranks, no stale launcher."""
+def run_environment(threads: int) -> dict[str, str]:
+    """Return the environment of a run: this project importable, that many threads a rank, no stale launcher."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     }
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    environment.setdefault("OMP_NUM_THREADS", str(threads))
     return environment
 
 
@@ -144,17 +174,3 @@ def descendants(pid: int) -> list[int]:
     for child in found:
         found += children.get(child, [])
     return found
-
-
-def visible_gpus() -> int:
-    """Return how many GPUs PyTorch sees, asked in a process of its own so that torch stays out of this one.
-
-    Raises:
-        RuntimeError: torch cannot be imported.
-    """
-    code = "import torch; print(torch.cuda.device_count())"
-    probe = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if probe.returncode != 0:
-        lines = probe.stderr.strip().splitlines() or ["no message"]
-        raise RuntimeError(f"torch cannot be imported by {sys.executable}: {lines[-1]}")
-    return int(probe.stdout.split()[-1])

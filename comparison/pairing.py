@@ -17,7 +17,14 @@ FOUND_OUT = (
 """What a run found out about its workload; the other fields were asked for. They decide nothing about pairing, but
 within a pair they must be equal."""
 
-NOT_SETTINGS = ("started_at", "command", "precision_requested", "precision_reason", "lightning_version")
+NOT_SETTINGS = (
+    "started_at",
+    "command",
+    "slurm.job_id",
+    "slurm.step_id",
+    "precision_requested",
+    "precision_reason",
+)
 """Environment fields that differ between runs by their nature."""
 
 CONTROL = "control"
@@ -69,7 +76,9 @@ class Pair:
         found = _differences(
             *([_flat(run.data["environment"]) for run in side] for side in (self.baseline, self.other))
         )
-        return [each for each in found if each.field not in NOT_SETTINGS]
+        versions = {run.result.environment.lightning_version for run in self.runs} - {None}
+        ignored = (*NOT_SETTINGS, "lightning_version") if len(versions) < 2 else NOT_SETTINGS  # native has none
+        return [each for each in found if each.field not in ignored]
 
     def findings(self) -> list[Difference]:
         """Return what the two sides chose differently on their own."""
@@ -98,7 +107,8 @@ def pair_runs(runs: Sequence[Run]) -> Pairing:
 
     Runs labelled ``control`` are paired with the others of their implementation. Where all runs are of one
     implementation, they are dealt out in turn to two sides of an A/A comparison. Groups left without a partner are
-    matched with the nearest group of the other implementation and the same strategy, to name what differs.
+    matched with the nearest group of the other implementation and the same strategy, to name what differs; two runs
+    that are all there is, with each other.
     """
     groups: dict[str, Sides] = {}
     for run in runs:
@@ -109,36 +119,53 @@ def pair_runs(runs: Sequence[Run]) -> Pairing:
     leftovers: list[tuple[Run, ...]] = []
     for sides in groups.values():
         controls = [pair for name in ("native", "lightning") if (pair := _control(sides, name, split=one_side))]
-        native, lightning = (tuple(sides.get((name, False), ())) for name in ("native", "lightning"))
+        native, lightning = (
+            tuple(sides.get((name, False)) or sides.get((name, True), ())) for name in ("native", "lightning")
+        )
         if native and lightning:
-            control = next((pair for pair in controls if not pair.mismatch), None)
+            control = next((pair for pair in controls if not _unequal(pair)), None)
             _file(Pair(native, lightning, control=control), pairing)
         elif not controls:
             leftovers += [tuple(side) for side in sides.values()]
         for control in controls:
             _file(control, pairing)
-    _match_leftovers(leftovers, pairing)
+    if len(runs) == len(leftovers) == 2:
+        _match_two(leftovers, pairing)
+    else:
+        _match_leftovers(leftovers, pairing)
     return pairing
 
 
 def _control(sides: Sides, implementation: str, split: bool) -> Pair | None:
     """Return the A/A comparison of one implementation, if there is one."""
     first, second = sides.get((implementation, False), []), sides.get((implementation, True), [])
-    if split and len(first) > 1:
-        ordered = sorted(first, key=lambda run: (run.result.environment.started_at, run.path))
+    if split and len(first or second) > 1:
+        ordered = sorted(first or second, key=lambda run: (run.result.environment.started_at, run.path))
         first, second = ordered[::2], ordered[1::2]
     if not first or not second:
         return None
-    return Pair(tuple(first), tuple(second), (f"{implementation} A", f"{implementation} B"))
+    return Pair(tuple(first), tuple(second), _control_labels(implementation))
 
 
 def _file(pair: Pair, pairing: Pairing) -> None:
     """Put a pair of equal settings where it belongs: what both sides found out must be equal too."""
-    unequal = _differences(*(_found_out(side) for side in (pair.baseline, pair.other)))
-    if unequal:
+    if unequal := _unequal(pair):
         pairing.mismatches.append(replace(pair, mismatch=tuple(unequal)))
     else:
         pairing.pairs.append(pair)
+
+
+def _unequal(pair: Pair) -> list[Difference]:
+    return _differences(*(_found_out(side) for side in (pair.baseline, pair.other)))
+
+
+def _match_two(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None:
+    native_first = sorted(leftovers, key=lambda group: group[0].result.implementation == "lightning")
+    differences = _differences(*([_flat(_asked_for(run)) for run in group] for group in native_first))
+    pair = Pair(*native_first, mismatch=tuple(differences))
+    if pair.is_control:
+        pair = replace(pair, labels=_control_labels(pair.runs[0].result.implementation))
+    pairing.mismatches.append(pair)
 
 
 def _match_leftovers(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None:
@@ -157,6 +184,10 @@ def _match_leftovers(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None
             partnered |= {id(group), id(nearest)}
             pairing.mismatches.append(Pair(group, nearest, mismatch=tuple(differences)))
     pairing.alone += [group for group in leftovers if id(group) not in partnered]
+
+
+def _control_labels(implementation: str) -> tuple[str, str]:
+    return f"{implementation} A", f"{implementation} B"
 
 
 def _side(run: Run) -> tuple[str, bool]:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,8 +111,3 @@ def _read(fields: dict[str, str]) -> str:
 def batch_script(*lines: str) -> str:
     """Return a batch script of these lines, as somebody writes it who reads no manual."""
     return "\n".join(["#!/usr/bin/env bash", *lines, ""])
-
-
-def unique_name() -> str:
-    """Return a name that no other test uses."""
-    return uuid.uuid4().hex[:12]

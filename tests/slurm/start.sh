@@ -30,7 +30,7 @@ MODE=${MODE:-$(choose_mode)}
 
 range() { if ((NODES > 1)); then echo "$1[$2-$(($2 + NODES - 1))]"; else echo "$1$2"; fi; }
 
-write_configuration() {
+write_configuration() { # job ids begin elsewhere each time: what an earlier cluster's jobs left is never in the way
     local host="localhost(127.0.0.1)" address=127.0.0.1 port communication=""
     port=$(range "" "$NODE_PORT")
     if [[ $MODE == netns ]]; then
@@ -61,8 +61,9 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
+FirstJobId=$((1000 + RANDOM * 100 % 1000000))
 KillWait=5
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,requeue_delay=0
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
 GresTypes=gpu
 NodeName=$(range node 1) NodeHostname=localhost NodeAddr=$address Port=$port CPUs=$CPUS RealMemory=4000 Gres=gpu:$GPUS
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +44,7 @@ def test_the_shipped_script_compares_with_a_task_for_each_rank(tmp_path, under_t
     folder = ROOT / "results" / f"slurm-{job.job_id}"
     assert_compared(job, folder, "srun", under_torchrun)
     assert {read_result(path).environment.launcher for path in folder.glob("*.json")} == {"srun"}
+    shutil.rmtree(folder)
 
 
 def test_the_written_script_compares_with_torchrun_on_each_node(tmp_path, under_torchrun):
