@@ -78,7 +78,7 @@ def add_run_options(run: argparse.ArgumentParser) -> None:
     matrix.add_argument("--repeats", type=integer_of_at_least(1), default=3, metavar="N",
                         help="runs of each implementation and strategy (default: 3)")  # fmt: skip
     matrix.add_argument("--control", action="store_true",
-                        help="run native twice as often, and compare it with itself: what noise alone does")  # fmt: skip
+                        help="run native twice as often and compare it with itself: what noise does")  # fmt: skip
     matrix.add_argument("--nproc-per-node", type=integer_of_at_least(1), metavar="N",
                         help="ranks a node (default: Slurm's tasks, all visible GPUs, or 2 on CPUs)")  # fmt: skip
     matrix.add_argument("--launcher", choices=LAUNCHERS,

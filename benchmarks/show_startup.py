@@ -3,8 +3,8 @@
     python compare.py run --repeats 1 --output-dir results/for-show
     python benchmarks/show_startup.py results/for-show
 
-The results of that folder are repeated, each under another time, until there are 40. Both commands run in turn, so that a
-drift of the machine hits both; the medians and their ratio are printed.
+The results of that folder are repeated, each under another time, until there are 40. Both commands run in turn, so that
+a drift of the machine hits both; the medians and their ratio are printed.
 """
 
 import argparse

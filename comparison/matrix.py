@@ -72,9 +72,7 @@ class FinishedRun:
         return [line for line in (lines[:own] or lines) if line.strip()][-TAIL_LINES:]
 
 
-def plan(
-    strategies: Sequence[str], repeats: int, arguments: Sequence[str], control: bool = False
-) -> list[PlannedRun]:
+def plan(strategies: Sequence[str], repeats: int, arguments: Sequence[str], control: bool = False) -> list[PlannedRun]:
     """Return all runs in the order native, Lightning, Lightning, native, ...: a drift of the machine hits both.
 
     With ``control``, native runs once more in every repeat, as the second side of an A/A comparison.
