@@ -1,12 +1,15 @@
 """Every known mistake under Slurm ends in a refusal before anybody waits, in the same words on both halves."""
 
+import contextlib
+import os
 import shlex
-import subprocess
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.runs import start
+from tests.runs import Started, start
 from tests.slurm.cluster import (
     WORKLOAD,
     batch_script,
@@ -110,31 +113,27 @@ def test_several_torchruns_that_make_no_world(implementation, nodes, tasks, opti
 
 
 @both_sides
-def test_a_rank_that_dies_ends_the_step(implementation):
-    endless = half(implementation, "--strategy", "ddp", "--device", "cpu", "--preset", "tiny", "--steps", "1000000")
-    with start(on_cluster(*srun(1, 2), *endless), **lab()) as started:
-        pid = wait_for_rank(started, "1")
-        subprocess.run(["kill", "-KILL", str(pid)], check=True)
+def test_a_rank_that_dies_ends_the_step(implementation, tmp_path):
+    python, _, *half_of_it = half(implementation, "--strategy", "ddp", "--device", "cpu", "--preset", "tiny")
+    endless = [python, "-m", "tests.announce_training", *half_of_it, "--steps", "1000000"]
+    announced = tmp_path / "training"
+    with start(on_cluster(*srun(1, 2), *endless), ANNOUNCE=str(announced), **lab()) as started:
+        deadline = time.monotonic() + 60
+        while not all(Path(f"{announced}.rank{rank}").exists() for rank in range(2)):
+            assert time.monotonic() < deadline, "the ranks do not train"
+            time.sleep(0.2)
+        os.kill(process_of_rank(started, "1"), signal.SIGKILL)
         _, stderr = started.process.communicate(timeout=30)
         assert started.process.returncode != 0
     assert "task 1: Killed" in stderr
 
 
-def wait_for_rank(started, rank: str) -> int:
-    """Return the process id of a rank that has begun to train: one with the threads of gloo."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for pid in started.members():
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    variables = file.read().split(b"\0")
-                with open(f"/proc/{pid}/task/{pid}/comm", encoding="utf-8") as file:
-                    program = file.read()
-            except OSError:
-                continue
-            if f"SLURM_PROCID={rank}".encode() in variables and program.startswith("python"):
-                with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
-                    if "libtorch_python" in file.read():
-                        return pid
-        time.sleep(0.2)
-    raise AssertionError("no rank was seen training")
+def process_of_rank(started: Started, rank: str) -> int:
+    """Return the process id of a task."""
+    for pid in started.members():
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if f"SLURM_PROCID={rank}".encode() in variables and b"1000000" in words:
+                return pid
+    raise AssertionError(f"no process of rank {rank}")
