@@ -43,14 +43,14 @@ from native.train import training_step
 LIMIT = 1.02
 """The upper end of the interval must be below."""
 PRESETS_OF_DEVICE = {"cpu": ["tiny", "small"], "cuda": ["small", "medium"]}
-SECONDS = {"cpu": 120.0, "cuda": 36.0}
+SECONDS = {"cpu": 120.0, "cuda": 40.0}
 """Time for all presets together, unless --blocks says how many; building the models comes on top."""
 HALF_WIDTH = 0.006
 """Relative half-width at which an interval is narrow enough, and no more blocks are needed; looked at now and then."""
 PAIRS_BETWEEN_LOOKS = 30
-STEPS_OF_DEVICE = {"cpu": 1, "cuda": 5}
+STEPS_OF_DEVICE = {"cpu": 1, "cuda": 2}
 """Steps a block. As few as possible, so that neighbouring blocks see the same machine; but on a GPU the edges of a
-block wait for the device, which would hide that an instrument does so, were every step a block of its own."""
+block wait for the device: were every step a block of its own, an instrument that does so too would not be seen."""
 WARMUP_STEPS = 2
 
 

@@ -48,7 +48,7 @@ CPU_THREADS = _by(
     _ours("common/environment.py", "limit_cpu_threads", "torch.set_num_threads(threads)"),
 )
 WINDOW_BARRIER = _by(
-    "common", "one, before the timed window", _ours(RECORDER, "RunRecorder.after_step", "barrier(self.device)")
+    "common", "one, before the timed window", _ours(RECORDER, "RunRecorder._open_window", "dist.barrier(")
 )
 RANK_ZERO = _by(
     "common",
