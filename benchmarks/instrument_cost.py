@@ -47,7 +47,8 @@ SECONDS = {"cpu": 120.0, "cuda": 40.0}
 """Time for all presets together, unless --blocks says how many; building the models comes on top."""
 HALF_WIDTH = 0.006
 """Relative half-width at which an interval is narrow enough, and no more blocks are needed; looked at now and then."""
-PAIRS_BETWEEN_LOOKS = 30
+PAIRS_BETWEEN_LOOKS = 31
+"""Odd, so that neither loop is always the first after a look at the interval, which leaves threads and caches cold."""
 STEPS_OF_DEVICE = {"cpu": 1, "cuda": 2}
 """Steps a block. As few as possible, so that neighbouring blocks see the same machine; but on a GPU the edges of a
 block wait for the device: were every step a block of its own, an instrument that does so too would not be seen."""
@@ -167,9 +168,14 @@ def compare(
     loops = [(measured_steps, measurement.measured), (bare_steps, measurement.bare)]
     started = time.perf_counter()
     while not limit.reached(measurement, started):
+        if len(measurement.bare) % PAIRS_BETWEEN_LOOKS == 0:
+            bare_steps(steps)  # not counted: it warms up what the look left cold
         for loop, times in loops:
             times.append(block(loop, steps, device))
         loops.reverse()
+        # A run keeps a few dozen losses and marks, not the thousands of this window for the garbage collector to walk.
+        recorder._losses.clear()
+        recorder.timer._marks.clear()
     return measurement
 
 
