@@ -26,7 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     arguments.argv = argv[1:]
     # Both ways of stopping us take the same path, which ends every process of a run.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT too: it is ignored by whatever a script starts in the background.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         return arguments.command(arguments)
     except ModuleNotFoundError as error:
