@@ -166,6 +166,17 @@ def clean_environment() -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 
 
+@contextlib.contextmanager
+def signals_restored() -> Iterator[None]:
+    """Undo what ``compare.main``, called in this process, does to the signals that end it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def tail(process: subprocess.CompletedProcess, lines: int = 30) -> str:
     """Return the last lines of a process's stderr."""
     return "\n".join(process.stderr.splitlines()[-lines:])

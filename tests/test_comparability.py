@@ -6,7 +6,6 @@ Every leaf of the schema has an expectation here; a new field without one fails 
 import json
 import re
 import shutil
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +16,7 @@ import compare
 from common.result import Outcome, Result, Section
 from comparison.metrics import METRICS
 from tests.factories import OUT_OF_MEMORY, make_data, save, timed
+from tests.runs import signals_restored
 
 SLURM = {"job_id": "7", "step_id": "3", "node_list": "node[1-2]", "tasks_per_node": "1(x2)"}
 
@@ -146,9 +146,8 @@ def value_in(data: dict, field: str) -> Any:
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
+    with signals_restored():
+        yield
 
 
 @pytest.fixture

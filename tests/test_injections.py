@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ import compare
 from common.options import IMPLEMENTATION_MODULES
 from common.result import Result, read_result
 from comparison.matrix import TORCHRUN_REPORT
-from tests.runs import start, tail, torchrun
+from tests.runs import signals_restored, start, tail, torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -131,12 +130,9 @@ def outcome(ended):
 
 def shown(*paths: Path) -> tuple[int, str]:
     """Return exit code and output of `compare.py show`."""
-    before, text = signal.getsignal(signal.SIGTERM), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(text):
-            code = compare.main(["show", *map(str, paths), "--no-responsibilities"])
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    text = io.StringIO()
+    with signals_restored(), contextlib.redirect_stdout(text):
+        code = compare.main(["show", *map(str, paths), "--no-responsibilities"])
     return code, " ".join(text.getvalue().split())
 
 
