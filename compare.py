@@ -210,7 +210,7 @@ def show_paths(
         print_tables(pairing, responsibilities, in_short, force)
     else:
         print_document(pairing, style, responsibilities, force)
-    wrong = any(run.result.outcome.status in ("diverged", "out_of_sync") for run in runs)
+    wrong = any(run.went_wrong for run in runs)
     if problems or wrong or not runs:
         return FAILED
     comparable = pairing.pairs or (force and pairing.mismatches)

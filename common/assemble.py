@@ -63,6 +63,10 @@ def judge(config: RunConfig, reports: list[RankReport]) -> Outcome:
         if rank is not None:
             message = f"rank {rank} ended with other weights than rank 0"
             return Outcome(status="out_of_sync", phase="final", step=config.total_steps, rank=rank, message=message)
+    rank = next((rank for rank, each in enumerate(reports) if not each.every_shard_changed), None)
+    if rank is not None:
+        message = f"a part of the weights on rank {rank} is as it was before the first step"
+        return Outcome(status="untrained", phase="final", step=config.total_steps, rank=rank, message=message)
     return Outcome(status="completed")
 
 

@@ -5,6 +5,7 @@ fails writes the verdict for all; rank zero then writes the result file, and eve
 timed window unless somebody fails.
 """
 
+import contextlib
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ from common.result import Outcome
 
 FOREVER = timedelta(days=30)
 PATIENCE = timedelta(seconds=10)
-EXIT_CODES = {"completed": 0, "out_of_memory": 4, "diverged": 5, "out_of_sync": 5}
+EXIT_CODES = {"completed": 0, "out_of_memory": 4, "diverged": 5, "out_of_sync": 5, "untrained": 5}
 """Exit codes of a runner, by outcome; 1 is any other failure, 2 a wrong call."""
 
 
@@ -47,15 +48,16 @@ class FailureWatch:
             self._thread = None
 
     def announce(self, outcome: Outcome) -> None:
-        """Tell every other rank how the run ended, and give rank zero the time to write it down."""
+        """Tell every other rank how the run ended, and wait until rank zero has written it down."""
         if self._thread is None:
             return
-        store = self._connect()
-        others = [rank for rank in range(self._world_size) if rank != self._rank]
-        for rank in others:
-            store.set(self._key(rank), outcome.model_dump_json())
-        if self._rank != 0:
-            store.wait(["failure watch/written"], PATIENCE)
+        # A store that is gone, or silent for too long, can tell nobody anything: this rank's own outcome stands.
+        with contextlib.suppress(dist.DistError):
+            store = self._connect()
+            for rank in range(self._world_size):
+                if rank != self._rank:
+                    store.set(self._key(rank), outcome.model_dump_json())
+            self._part(store)
 
     def _listen(self) -> None:
         try:
@@ -68,8 +70,18 @@ class FailureWatch:
         outcome = Outcome.model_validate_json(verdict)
         if self._rank == 0:
             self._respond(outcome)
-            self._connect().set("failure watch/written", "")
+        with contextlib.suppress(dist.DistError):
+            self._part(self._connect())
         end_process(EXIT_CODES[outcome.status])
+
+    def _part(self, store: dist.TCPStore) -> None:
+        """Leave in order: all wait for rank zero's file, and rank zero, which may be host of the store, for all."""
+        if self._rank == 0:
+            store.set("failure watch/written", "")
+            store.wait([f"failure watch/left/{rank}" for rank in range(1, self._world_size)], PATIENCE)
+        else:
+            store.wait(["failure watch/written"], PATIENCE)
+            store.set(f"failure watch/left/{self._rank}", "")
 
     def _connect(self) -> dist.TCPStore:
         """Return a connection of its own: one that waits cannot be used by anybody else."""

@@ -7,7 +7,9 @@ Inside the timed window nothing here synchronises, communicates or reads a value
 
 import socket
 import statistics
+import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,7 +30,7 @@ from common.memory import MemoryMeter, end_snapshot, start_snapshot
 from common.model import SyntheticTransformer
 from common.options import RunConfig
 from common.precision import Precision
-from common.report import report
+from common.report import describe_outcome, report
 from common.result import Outcome, Result
 from common.timing import LapTimer, synchronize
 
@@ -47,9 +49,12 @@ class RunRecorder:
         self.outcome = Outcome(status="completed")
         self.phase = "setup"
         self.steps_done = 0
+        self.losses: list[Tensor] = []
+        """This rank's loss of every step, warm-up included: scalars on the device."""
         self.hosts: list[str] = []
         self.machines: list[str] = []
-        self._losses: list[Tensor] = []
+        # Plain attributes, since every step asks for them: looking things up takes longer there than the clock.
+        self._warmup_steps, self._total_steps = config.warmup_steps, config.total_steps
         # Ranks often run out of memory together: this rank's own failure and the watch's verdict are one result.
         self._reporting = threading.Lock()
 
@@ -115,16 +120,16 @@ class RunRecorder:
 
     def after_step(self, loss: Tensor) -> None:
         """End a step whose loss, a scalar on the device, is ``loss``; open the window after the last warm-up step."""
-        self._losses.append(loss.detach())
+        self.losses.append(loss.detach())
         self.steps_done += 1
-        if self.steps_done > self.config.warmup_steps:
+        if self.steps_done > self._warmup_steps:
             self.timer.lap()
-            if self.steps_done == self.config.total_steps:
+            if self.steps_done == self._total_steps:
                 self.timer.stop()
                 self.phase = "final"
-        elif self.steps_done == self.config.warmup_steps:
+        elif self.steps_done == self._warmup_steps:
             self._open_window()
-        elif self._snapshots and self.steps_done == self.config.warmup_steps - 2:
+        elif self._snapshots and self.steps_done == self._warmup_steps - 2:
             start_snapshot()
 
     def _open_window(self) -> None:
@@ -159,7 +164,7 @@ class RunRecorder:
         sizes = [local_tensor(parameter).numel() for parameter in self.model.parameters()]
         own = RankReport(
             sample_digests=self.sample_digests,
-            losses=torch.stack(self._losses).double().tolist(),
+            losses=torch.stack(self.losses).double().tolist(),
             squared_gradient_norm=self.squared_gradient_norm,
             checksums=final_checksums,
             elements=sum(sizes),
@@ -200,6 +205,14 @@ class RunRecorder:
         end_process(EXIT_CODES[outcome.status])
 
     def _report_failure(self, outcome: Outcome) -> None:
-        """Write the result of a run that ends now; whoever comes second waits here for the end of the process."""
+        """Write the result of a run that ends now; whoever comes second waits here for the end of the process.
+
+        Whatever goes wrong here is said and left at that: the other ranks have yet to hear of the failure itself.
+        """
         self._reporting.acquire()
-        report(self.config, failed_result(self, outcome))
+        try:
+            report(self.config, failed_result(self, outcome))
+        except RunError as error:
+            print(f"error: {describe_outcome(outcome)}; and there is no result: {error}", file=sys.stderr)
+        except Exception:
+            traceback.print_exc()

@@ -268,7 +268,7 @@ class Correctness(Section):
 class Outcome(Section):
     """How the run ended. Only a completed one has everything; see the validator of :class:`Result`."""
 
-    status: Literal["completed", "out_of_memory", "diverged", "out_of_sync"]
+    status: Literal["completed", "out_of_memory", "diverged", "out_of_sync", "untrained"]
     phase: Literal["setup", "warmup", "window", "final"] | None = None
     """Where it ended, unless completed."""
     step: Annotated[int, Field(ge=1)] | None = None

@@ -14,19 +14,21 @@ class LapTimer:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._marks: list = []
+        self.marks: list[float] | list[torch.cuda.Event] = []
+        """The ends of the steps, after the start of the window."""
         self._started = 0.0
+        self._mark = self._event if device.type == "cuda" else time.perf_counter
         self.elapsed_seconds = 0.0
         """Length of the window on the host's clock, between two device synchronisations; 0 until stopped."""
 
     def start(self) -> None:
         """Begin the window. The caller has brought the ranks together and synchronised the device."""
-        self._marks = [self._mark()]
+        self.marks = [self._mark()]
         self._started = time.perf_counter()
 
     def lap(self) -> None:
         """End a step."""
-        self._marks.append(self._mark())
+        self.marks.append(self._mark())
 
     def stop(self) -> None:
         """End the window: wait for the device, once."""
@@ -35,14 +37,12 @@ class LapTimer:
 
     def laps_milliseconds(self) -> list[float]:
         """Return the time of each step in milliseconds, in order."""
-        pairs = zip(self._marks, self._marks[1:], strict=False)
+        pairs = zip(self.marks, self.marks[1:], strict=False)
         if self.device.type == "cuda":
             return [first.elapsed_time(second) for first, second in pairs]
         return [(second - first) * 1e3 for first, second in pairs]
 
-    def _mark(self):
-        if self.device.type != "cuda":
-            return time.perf_counter()
+    def _event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.device))
         return event

@@ -21,6 +21,11 @@ class Run:
         """Whether it made all its steps and nothing is wrong with them."""
         return self.result.outcome.status == "completed"
 
+    @property
+    def went_wrong(self) -> bool:
+        """Whether it made all its steps and computed something that nothing may be concluded from."""
+        return self.result.outcome.status not in ("completed", "out_of_memory")
+
     @cached_property
     def data(self) -> dict[str, Any]:
         """The result as plain data, by section."""

@@ -207,7 +207,7 @@ def verdict(pair: Pair) -> Verdict:
     obstacle = None
     if pair.mismatch:
         obstacle = "the workloads differ"
-    elif wrong := [run for run in pair.runs if run.result.outcome.status in ("diverged", "out_of_sync")]:
+    elif wrong := [run for run in pair.runs if run.went_wrong]:
         obstacle = f"a run ended {wrong[0].result.outcome.status.replace('_', ' ')}"
     elif not baseline or not other:
         obstacle = f"no completed run of {pair.labels[0] if not baseline else pair.labels[1]}"
@@ -240,11 +240,11 @@ def remarks(run: Run) -> list[str]:
     if abs(timing.laps_over_window - 1) > WINDOW_TOLERANCE:
         found.append(f"its laps add up to {timing.laps_over_window:.0%} of its window")
     odd = outliers(laps)
-    if 0 in odd:
+    if 0 in odd and laps[0] > timing.milliseconds_per_step_median:
         found.append(f"its first lap stands out ({laps[0]:.3g} ms): the warm-up was too short; use more --warmup-steps")
-    later = [index for index in odd if index > 0]
-    if later:
-        listed = ", ".join(f"{index + 1} ({laps[index]:.3g} ms)" for index in later[:3])
-        more = f" and {len(later) - 3} more" if len(later) > 3 else ""
+        odd = odd[1:]
+    if odd:
+        listed = ", ".join(f"{index + 1} ({laps[index]:.3g} ms)" for index in odd[:3])
+        more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
         found.append(f"laps far outside the rest: {listed}{more}")
     return found

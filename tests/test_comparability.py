@@ -348,7 +348,10 @@ def test_what_differs_by_its_nature_changes_not_a_letter(two, show, field, value
 # Outcomes
 
 
-@pytest.mark.parametrize(("status", "code"), [("out_of_memory", 0), ("diverged", 1), ("out_of_sync", 1)])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [("out_of_memory", 0), ("diverged", 1), ("out_of_sync", 1), ("untrained", 1)],
+)
 class TestOutcomeThatIsNoNumber:
     def test_has_its_exit_code(self, two, show, status, code):
         assert show(two.change("outcome.status", status))[0] == code

@@ -127,7 +127,7 @@ class TestLossThatIsNotFinite:
     @pytest.fixture
     def diverged(self, training, value):
         recorder = train(training)
-        recorder._losses[3] = torch.tensor(value)
+        recorder.losses[3] = torch.tensor(value)
         return recorder, recorder.finish()
 
     def test_is_the_outcome_with_its_phase_step_and_rank(self, diverged, value):
@@ -144,7 +144,7 @@ class TestLossThatIsNotFinite:
 
 def test_a_loss_of_the_warm_up_that_is_not_finite_is_told_from_one_of_the_window(training):
     recorder = train(training)
-    recorder._losses[0] = torch.tensor(math.inf)
+    recorder.losses[0] = torch.tensor(math.inf)
     assert recorder.finish().outcome.phase == "warmup"
 
 
@@ -170,10 +170,11 @@ def test_the_laps_are_summed_up(training, monkeypatch):
     assert (timing.milliseconds_per_step_median, timing.milliseconds_per_step_iqr) == (20.0, 15.0)
 
 
-def test_a_single_timed_step_has_no_inter_quartile_range(training):
-    recorder = training[0]
-    recorder.config = dataclasses.replace(CONFIG, steps=1)
-    timing = train(training, steps=3).finish().timing
+def test_a_single_timed_step_has_no_inter_quartile_range(training, monkeypatch):
+    recorder = train(training)
+    monkeypatch.setattr(recorder, "config", dataclasses.replace(CONFIG, warmup_steps=4, steps=1))
+    monkeypatch.setattr(recorder.timer, "laps_milliseconds", lambda: [10.0])
+    timing = recorder.finish().timing
     assert timing.milliseconds_per_step_iqr is None
     assert timing.milliseconds_per_step_p10 == timing.milliseconds_per_step_p90 == timing.laps_milliseconds[0]
 
@@ -216,7 +217,26 @@ def test_weights_that_training_left_alone_are_reported(training):
     train(training)
     with torch.no_grad():
         list(model.parameters())[-1].copy_(start[-1])
-    assert not recorder.finish().correctness.every_shard_changed
+    result = recorder.finish()
+    assert (result.outcome.status, recorder.exit_code) == ("untrained", 5)
+    assert not result.correctness.every_shard_changed
+
+
+def test_a_failure_whose_result_cannot_be_written_is_still_told_to_the_other_ranks(training, monkeypatch, capsys):
+    def report_to_a_full_disk(config, result):
+        raise RunError("cannot write r.json: No space left on device")
+
+    recorder, told, ended = training[0], [], []
+    monkeypatch.setattr(recorder_module, "report", report_to_a_full_disk)
+    monkeypatch.setattr(recorder_module, "end_process", ended.append)
+    monkeypatch.setattr(recorder.watch, "announce", told.append)
+    with recorder.recording_outcome():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert ([outcome.status for outcome in told], ended) == (["out_of_memory"], [4])
+    assert capsys.readouterr().err == (
+        "error: out_of_memory in step 1 (warmup) on rank 0: asked for 2.00 GiB; and there is no result: "
+        "cannot write r.json: No space left on device\n"
+    )
 
 
 class TestTwoRanks:
@@ -261,7 +281,9 @@ class TestTwoRanks:
 
     def test_one_of_which_did_not_change_are_reported(self, say):
         recorder = say(lambda mine: dataclasses.replace(mine, every_shard_changed=False))
-        assert recorder.finish().correctness.every_shard_changed is False
+        result = recorder.finish()
+        assert (result.outcome.status, result.outcome.rank) == ("untrained", 1)
+        assert result.correctness.every_shard_changed is False
 
     def test_one_of_which_diverged_are_told_with_its_rank(self, say):
         recorder = say(lambda mine: dataclasses.replace(mine, losses=[1.0, math.nan, 1.0, 1.0, 1.0]))
@@ -270,7 +292,7 @@ class TestTwoRanks:
 
     def test_have_the_mean_of_their_losses(self, say):
         recorder = say(lambda mine: dataclasses.replace(mine, losses=[loss + 2 for loss in mine.losses]))
-        mine = recorder._losses[-1].double().item()
+        mine = recorder.losses[-1].double().item()
         assert recorder.finish().correctness.final_loss_mean == pytest.approx(mine + 1, rel=1e-15)
 
     def test_take_as_long_as_the_slowest(self, say):

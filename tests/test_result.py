@@ -143,7 +143,7 @@ def test_what_is_missing_is_named_completely(tmp_path):
         read_result(written(tmp_path, data))
 
 
-@pytest.mark.parametrize("status", ["out_of_memory", "diverged", "out_of_sync"])
+@pytest.mark.parametrize("status", ["out_of_memory", "diverged", "out_of_sync", "untrained"])
 def test_a_run_that_failed_needs_no_measurements(tmp_path, status):
     data = make_data(**OUT_OF_MEMORY | {"outcome__status": status})
     for name in MEASURED:

@@ -108,7 +108,7 @@ def test_a_run_without_times_is_left_out_and_named():
     assert verdict(pair).finding() == "no verdict: no completed run of lightning"
 
 
-@pytest.mark.parametrize("status", ["diverged", "out_of_sync"])
+@pytest.mark.parametrize("status", ["diverged", "out_of_sync", "untrained"])
 def test_one_run_that_went_wrong_forbids_the_verdict_about_all(status):
     pair = make_pair([timed(10)] * 4, [timed(13)] * 3 + [timed(13) | {"outcome__status": status}])
     assert verdict(pair).finding() == f"no verdict: a run ended {status.replace('_', ' ')}"
@@ -134,6 +134,10 @@ def test_a_first_lap_and_others_that_stand_out_are_told_apart():
 def test_more_than_three_odd_laps_are_counted_rather_than_listed():
     (remark,) = odd_laps(*[10.0, 10.1, 9.9] * 10, 50.0, 51.0, 52.0, 53.0, 54.0)
     assert remark.endswith("33 (52 ms) and 2 more")
+
+
+def test_a_first_lap_that_is_fast_says_nothing_about_the_warm_up():
+    assert odd_laps(1.0, 10.1, 9.9, 10.2, 10.0, 10.0) == ["laps far outside the rest: 1 (1 ms)"]
 
 
 @pytest.mark.parametrize("laps", [[10.0], [10.0, 99.0], [10.0] * 20, [10.0, 10.5, 9.5, 10.2]])
