@@ -66,7 +66,10 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("--force", action="store_true", help="show numbers of runs that are not comparable, too")
     show.set_defaults(command=show_results)
 
-    duties = commands.add_parser("responsibilities", help="show who does what on each side, and where in the source")
+    duties = commands.add_parser("responsibilities", help="show who does what on each side, and where in the source",
+                                 allow_abbrev=False)  # fmt: skip
+    duties.add_argument("paths", nargs="*", type=Path, metavar="PATH",
+                        help="result files, or folders of them, as evidence of who was seen doing it")  # fmt: skip
     duties.add_argument("--format", choices=("table", "markdown", "json"), default="table", help="default: table")
     duties.set_defaults(command=show_responsibilities)
     return parser
@@ -229,7 +232,7 @@ def print_tables(pairing: "Pairing", responsibilities: bool, in_short: bool, for
         from comparison.responsibility_table import render
 
         console.print()
-        render(console, brief=True)
+        render(console, brief=True, results=[run.result for run in pairing.runs()])
     if in_short:
         print_in_short(console, pairing)
 
@@ -246,20 +249,27 @@ def print_document(pairing: "Pairing", style: str, responsibilities: bool, force
 
 
 def show_responsibilities(arguments: argparse.Namespace) -> int:
-    """Show who does what on each side, with places found in the live source."""
+    """Show who does what on each side, with places found in the live source, and what runs have seen of it."""
     from comparison import responsibility_table
+    from comparison.loading import load_runs
 
+    runs, problems = load_runs(arguments.paths)
+    results = [run.result for run in runs]
     if arguments.format == "json":
         import json
 
-        print(json.dumps(responsibility_table.to_json_data(), indent=2))
+        print(json.dumps(responsibility_table.to_json_data(results), indent=2))
     elif arguments.format == "markdown":
-        print(responsibility_table.to_markdown())
+        print(responsibility_table.to_markdown(results))
     else:
         from rich.console import Console
 
-        responsibility_table.render(Console(highlight=False))
-    return COMPARED
+        responsibility_table.render(Console(highlight=False), results=results)
+    for problem in problems:
+        print(f"compare.py: {problem}", file=sys.stderr)
+    if wrong := responsibility_table.contradicted(results):
+        print(f"compare.py: the catalogue is contradicted by these runs in: {', '.join(wrong)}", file=sys.stderr)
+    return FAILED if problems or wrong else COMPARED
 
 
 if __name__ == "__main__":

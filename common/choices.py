@@ -34,6 +34,14 @@ class ChoicesObserver:
         if self._forwards == self._last:
             self._hook.remove()
 
+    def ddp_buckets(self) -> int | None:
+        """Return how many buckets DDP all-reduces; None without DDP, or where a release no longer says so."""
+        try:
+            sizes = self._ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+        except (AttributeError, KeyError):
+            return None
+        return len(sizes.split(", "))
+
     def choices(self) -> Choices:
         """Return what was seen."""
         return Choices(

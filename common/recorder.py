@@ -1,7 +1,8 @@
 """Drives the instruments of one run. Both sides call the same methods at the same points.
 
 Order of calls: :meth:`RunRecorder.begin` once the process group exists; :meth:`RunRecorder.before_training`; for each
-step :meth:`RunRecorder.after_backward` and :meth:`RunRecorder.after_step`; at the end :meth:`RunRecorder.finish`.
+step :meth:`RunRecorder.after_backward` and :meth:`RunRecorder.after_step`; at the end :meth:`RunRecorder.finish`, and
+once the process group is gone :meth:`RunRecorder.report`. :meth:`RunRecorder.watch_calls` comes before all of them.
 Inside the timed window nothing here synchronises, communicates or reads a value back from the device.
 """
 
@@ -33,6 +34,10 @@ from common.precision import Precision
 from common.report import describe_outcome, report
 from common.result import Outcome, Result
 from common.timing import LapTimer, synchronize
+from common.trace import Trace
+
+COUNTED_STEP = 3
+"""The warm-up step whose operations are counted, or the last: DDP settles its buckets during the first two."""
 
 
 class RunRecorder:
@@ -46,6 +51,7 @@ class RunRecorder:
         self.timer = LapTimer(device)
         self.memory = MemoryMeter(device)
         self.watch = FailureWatch(launch, self._report_failure)
+        self.trace = Trace()
         self.outcome = Outcome(status="completed")
         self.phase = "setup"
         self.steps_done = 0
@@ -55,8 +61,14 @@ class RunRecorder:
         self.machines: list[str] = []
         # Plain attributes, since every step asks for them: looking things up takes longer there than the clock.
         self._warmup_steps, self._total_steps = config.warmup_steps, config.total_steps
+        self._counted_step = min(COUNTED_STEP, config.warmup_steps)
+        self._result: Result | None = None
         # Ranks often run out of memory together: this rank's own failure and the watch's verdict are one result.
         self._reporting = threading.Lock()
+
+    def watch_calls(self) -> None:
+        """Begin to watch who calls what; it ends with the first step, long before the window."""
+        self.trace.begin()
 
     @contextmanager
     def recording_outcome(self) -> Iterator[None]:
@@ -112,6 +124,9 @@ class RunRecorder:
         self.choices = ChoicesObserver(model, wrapped, self.device, self.config.warmup_steps)
         self.memory.release_setup()
         self.phase = "warmup"
+        self.trace.watch("step")
+        if self._counted_step == 1:
+            self.trace.count_step(1)
 
     def after_backward(self) -> None:
         """Take the gradient norm of the first step, which is never timed."""
@@ -127,7 +142,17 @@ class RunRecorder:
             if self.steps_done == self._total_steps:
                 self.timer.stop()
                 self.phase = "final"
-        elif self.steps_done == self._warmup_steps:
+        else:
+            self._after_warmup_step()
+
+    def _after_warmup_step(self) -> None:
+        if self.steps_done == 1:
+            self.trace.stop()
+        if self.steps_done == self._counted_step:
+            self.trace.stop_counting()
+        elif self.steps_done == self._counted_step - 1:
+            self.trace.count_step(self._counted_step)
+        if self.steps_done == self._warmup_steps:
             self._open_window()
         elif self._snapshots and self.steps_done == self._warmup_steps - 2:
             start_snapshot()
@@ -136,7 +161,9 @@ class RunRecorder:
         if self._snapshots:
             end_snapshot(self.config.memory_snapshot)
         self.phase = "window"
+        self.trace.watch("window")
         dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+        self.trace.stop()
         synchronize(self.device)
         self.memory.start_window()
         self.timer.start()
@@ -149,13 +176,14 @@ class RunRecorder:
         """Bring the ranks' measurements together and judge them. A collective call.
 
         Returns:
-            The result on global rank zero, None elsewhere.
+            The result on global rank zero, None elsewhere. :meth:`report` adds what was seen after this.
 
         Raises:
             RunError: the number of steps was not the one asked for.
         """
         # Memory first: what follows allocates some of its own.
         memory = self.memory.end_window(self.model, self.optimizer)
+        self.trace.watch("teardown")
         if self.steps_done != self.config.total_steps:
             raise RunError(
                 f"{self.steps_done} optimizer steps were made instead of {self.config.total_steps}", exit_code=1
@@ -178,14 +206,25 @@ class RunRecorder:
         self.outcome = judge(self.config, reports)
         final_weights = weights_sha256(self.model)
         self.watch.stop()
-        result = measured_result(self, reports, final_weights) if self.launch.rank == 0 else None
+        self._ddp_buckets = self.choices.ddp_buckets()
+        self._result = measured_result(self, reports, final_weights) if self.launch.rank == 0 else None
         # The process group is torn down once model and optimizer are gone: nothing here may keep them.
         del self.model, self.optimizer, self.choices
-        return result
+        return self._result
 
-    @property
-    def exit_code(self) -> int:
-        """The runner's exit code: 0 only for a completed run."""
+    def report(self) -> int:
+        """Write and print the result on global rank zero, after the teardown, which is part of what is watched.
+
+        Returns:
+            The runner's exit code: 0 only for a completed run.
+
+        Raises:
+            RunError: the file could not be written.
+        """
+        self.trace.stop()
+        if self._result is not None:
+            seen = self.trace.responsibilities(self._ddp_buckets)
+            report(self.config, self._result.model_copy(update={"responsibilities": seen}))
         return EXIT_CODES[self.outcome.status]
 
     def _end_out_of_memory(self, message: str) -> None:

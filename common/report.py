@@ -4,14 +4,12 @@ from common.options import RunConfig
 from common.result import Outcome, Result, write_result
 
 
-def report(config: RunConfig, result: Result | None) -> None:
-    """Write the result where ``--output`` says, then print a summary. Does nothing without a result (other ranks).
+def report(config: RunConfig, result: Result) -> None:
+    """Write the result where ``--output`` says, then print a summary.
 
     Raises:
         RunError: the file could not be written.
     """
-    if result is None:
-        return
     if config.output is not None:
         write_result(config.output, result, overwrite=config.overwrite_output)
     print(summary(result), flush=True)

@@ -265,6 +265,46 @@ class Correctness(Section):
     """Of the full weights after the last step."""
 
 
+Phase = Literal["setup", "step", "window", "teardown"]
+Place = Annotated[str, Field(pattern=r"^[\w./-]+:\d+ \S+$")]
+
+
+class Evidence(Section):
+    """One way in which a watched call came about on rank zero."""
+
+    phase: Phase
+    """``setup``: from the process group on; ``step``: the first; ``window``: just before it opens;
+    ``teardown``: after the last step."""
+    call: str
+    """What was called; ``common/trace.py`` has the list."""
+    count: Annotated[int, Field(ge=1)]
+    frames: Annotated[list[Place], Field(min_length=1)]
+    """The innermost frame of this project or of lightning, then those that led there, as far as they are kept: file
+    relative to the folder that holds the package, line, and qualified name of the function."""
+
+
+class StepCounts(Section):
+    """Operations of one whole warm-up step on rank zero."""
+
+    step: Annotated[int, Field(ge=1)] | None
+    """Which step, counted from 1; DDP settles its buckets during the first two."""
+    collectives_of_strategy: dict[str, Count]
+    """By DDP or FSDP2 itself, by kind: what the strategy needs."""
+    collectives_of_others: dict[str, Count]
+    """Called by this project's or lightning's own code."""
+    host_syncs: Count
+    """Values that this project's or lightning's own code read back, each of which the host waits for."""
+    ddp_buckets: Count | None
+    """Gradient buckets of DDP, by its own account; null for fsdp2."""
+
+
+class Responsibilities(Section):
+    """Who called what, from watching the run; in the order in which each was first seen."""
+
+    evidence: list[Evidence]
+    step: StepCounts
+
+
 class Outcome(Section):
     """How the run ended. Only a completed one has everything; see the validator of :class:`Result`."""
 
@@ -298,6 +338,8 @@ class Result(Section):
     memory: Memory | None = None
     parameters: Parameters | None = None
     correctness: Correctness | None = None
+    responsibilities: Responsibilities | None = None
+    """Null for a run that did not come to its end."""
 
     @model_validator(mode="after")
     def completed_runs_are_complete(self) -> Self:

@@ -142,6 +142,7 @@ DUTIES = (
             _theirs(STRATEGY, "Strategy.setup_environment", "self.accelerator.setup_device("),
             _theirs("pytorch/accelerators/cuda.py", "CUDAAccelerator.setup_device", "torch.cuda.set_device(device)"),
         ),
+        calls=("set_device",),
     ),
     Responsibility(
         "process group",
@@ -158,6 +159,7 @@ DUTIES = (
             _theirs(DISTRIBUTED, "_init_dist_connection", "torch.distributed.init_process_group("),
         ),
         "It opens inside fit(), not when the Trainer is made: until then there is nothing to communicate with.",
+        calls=("init_process_group",),
     ),
     Responsibility(
         "device mesh",
@@ -171,6 +173,7 @@ DUTIES = (
             _theirs("fabric/strategies/model_parallel.py", "_setup_device_mesh", "return init_device_mesh("),
         ),
         "fully_shard without a mesh takes one over all ranks by itself; native makes its own to show it.",
+        calls=("init_device_mesh",),
     ),
     Responsibility(
         "model creation",
@@ -185,6 +188,7 @@ DUTIES = (
             _ours(MODULE, "TransformerBenchmark.configure_model", "SyntheticTransformer(self.config.model)"),
         ),
         "Lightning calls configure_model once there is a mesh; in __init__ there would be nothing to shard over.",
+        calls=("SyntheticTransformer",),
     ),
     Responsibility(
         "parameter materialisation",
@@ -202,6 +206,7 @@ DUTIES = (
         ),
         "ModelParallelStrategy would materialise what is left on meta by reset_parameters, which nn.MultiheadAttention "
         "lacks: its weights would be uninitialised memory, with no more than a warning.",
+        calls=("Module.to_empty", "fill_parameters"),
     ),
     Responsibility(
         "DDP wrap",
@@ -213,6 +218,7 @@ DUTIES = (
             _theirs(STRATEGY, "_ForwardRedirection.__call__", "wrapper_output = wrapper_module("),
         ),
         "Lightning lends training_step to DDP as its forward, so the loss is computed inside the wrapper too.",
+        calls=("DistributedDataParallel",),
     ),
     Responsibility(
         "FSDP2 wrap",
@@ -229,6 +235,7 @@ DUTIES = (
             _ours(MODULE, "TransformerBenchmark.shard", "fully_shard(model"),
         ),
         "Where to cut is a decision about the model, and Lightning leaves it with you.",
+        calls=("fully_shard",),
     ),
     Responsibility(
         "mixed precision, DDP",
@@ -250,6 +257,7 @@ DUTIES = (
         ),
         "Lightning enters autocast with cache_enabled=False, PyTorch's default is True: a weight used twice in a step "
         "is cast twice.",
+        calls=("autocast",),
     ),
     Responsibility(
         "mixed precision, FSDP2",
@@ -264,6 +272,7 @@ DUTIES = (
             _ours(MODULE, "TransformerBenchmark.shard", "policy = MixedPrecisionPolicy(param_dtype"),
         ),
         "The Trainer's precision stays 32-true here; bf16-mixed would put autocast on top of the policy.",
+        calls=("MixedPrecisionPolicy",),
     ),
     Responsibility(
         "batch sharding",
@@ -275,6 +284,7 @@ DUTIES = (
             DRAW,
         ),
         "Into a DataLoader Lightning would put a shuffling DistributedSampler, unless use_distributed_sampler=False.",
+        calls=("make_batch", "DataLoader", "DistributedSampler"),
     ),
     Responsibility(
         "optimizer construction",
@@ -285,6 +295,7 @@ DUTIES = (
             _ours(MODULE, "TransformerBenchmark.configure_optimizers", "return torch.optim.AdamW("),
         ),
         "The optimizer must see the shards; Lightning keeps the order by calling this hook after configure_model.",
+        calls=("Optimizer",),
     ),
     Responsibility(
         "train mode",
@@ -295,6 +306,7 @@ DUTIES = (
             _theirs(FIT_LOOP, "_FitLoop._warn_if_modules_in_eval_mode", "if eval_modules:"),
         ),
         "Modules are born in train mode, and since Lightning 2.2 fit() leaves each in the mode it finds.",
+        calls=("Module.train",),
     ),
     Responsibility(
         "training loop",
@@ -316,6 +328,7 @@ DUTIES = (
             _theirs(CORE_MODULE, "LightningModule.optimizer_zero_grad", "optimizer.zero_grad()"),
         ),
         "Lightning zeroes AFTER the forward: the last step's gradients still take memory while activations pile up.",
+        calls=("zero_grad",),
     ),
     Responsibility(
         "forward and loss",
@@ -331,6 +344,7 @@ DUTIES = (
             _ours(MODULE, "TransformerBenchmark.training_step", "logits = self.model("),
             _ours(MODULE, "TransformerBenchmark.training_step", "F.cross_entropy("),
         ),
+        calls=("forward",),
     ),
     Responsibility(
         "backward",
@@ -342,6 +356,7 @@ DUTIES = (
             _theirs(CORE_MODULE, "LightningModule.backward", "loss.backward(*args"),
         ),
         "Averaging the gradients is PyTorch's work on both sides: DDP and FSDP2 hook into the backward.",
+        calls=("backward",),
     ),
     Responsibility(
         "optimizer step",
@@ -356,9 +371,14 @@ DUTIES = (
             ),
         ),
         "Under Lightning forward, zero_grad and backward run inside optimizer.step(), which calls them as a closure.",
+        calls=("optimizer.step",),
     ),
     Responsibility(
-        "barriers", WINDOW_BARRIER, WINDOW_BARRIER, "Lightning has more, before the first step: see startup barriers."
+        "barriers",
+        WINDOW_BARRIER,
+        WINDOW_BARRIER,
+        "Lightning has more, before the first step: see startup barriers.",
+        calls=("barrier",),
     ),
     Responsibility(
         "timing",
@@ -381,6 +401,7 @@ DUTIES = (
             GATHER,
         ),
         "self.log(..., sync_dist=True) would reduce for you, with a barrier and an all-reduce for each metric.",
+        calls=("all_gather_object",),
     ),
     Responsibility(
         "rank-zero output",
@@ -402,6 +423,7 @@ DUTIES = (
             _theirs(DISTRIBUTED, "_init_dist_connection", "atexit.register("),
         ),
         "fit() leaves the process group open; with gloo nothing ever closes it, and the process can abort at exit.",
+        calls=("destroy_process_group", "barrier"),
     ),
 )
 """What native must do, in the order in which a run does it."""
@@ -420,6 +442,18 @@ ADDITIONS = (
             ),
         ),
         "It runs the same command once more for every further rank of the node, with LOCAL_RANK and friends set.",
+        calls=("Popen",),
+    ),
+    Responsibility(
+        "log folder broadcast",
+        _by("nobody", ""),
+        _by(
+            "lightning",
+            "before the first step: rank 0's log_dir to all",
+            _theirs("pytorch/trainer/trainer.py", "Trainer.log_dir", "self.strategy.broadcast(dirpath)"),
+        ),
+        "A Python object: two collectives, its size and its pickle, even where nothing is logged.",
+        calls=("broadcast_object_list",),
     ),
     Responsibility(
         "startup barriers",
@@ -434,6 +468,7 @@ ADDITIONS = (
             _theirs("pytorch/trainer/trainer.py", "Trainer._run_stage", 'barrier("run-stage")'),
             _theirs(FIT_LOOP, "_FitLoop.setup_data", 'barrier("train_dataloader()")'),
         ),
+        calls=("barrier",),
     ),
     Responsibility(
         "loader length check",
@@ -444,6 +479,19 @@ ADDITIONS = (
             _theirs("pytorch/utilities/data.py", "has_len_all_ranks", "total_length = strategy.reduce("),
         ),
         "It is done twice, each time with a barrier and an all-reduce.",
+        calls=("all_reduce", "barrier"),
+    ),
+    Responsibility(
+        "move to device",
+        _by("nobody", "the model is made there"),
+        _by(
+            "lightning",
+            "before the first step: the whole module, wherever it is",
+            _theirs(DDP, "DDPStrategy.setup", "self.model_to_device()"),
+            _theirs(MODEL_PARALLEL, "ModelParallelStrategy.setup", "self.model_to_device()"),
+        ),
+        "Here configure_model has made the model on the device already, and moving it again changes nothing.",
+        calls=("Module.to",),
     ),
     Responsibility(
         "CUDA cache clearing",
@@ -457,6 +505,7 @@ ADDITIONS = (
             ),
         ),
         "What PyTorch's allocator had kept goes back to the device, so the two sides may begin with other reserves.",
+        calls=("empty_cache",),
     ),
     Responsibility(
         "signal handlers",
@@ -469,8 +518,10 @@ ADDITIONS = (
                 "_SignalConnector.register_signal_handlers",
                 "self._register_signal(signal.SIGTERM",
             ),
+            _theirs(f"{CONNECTORS}/signal_connector.py", "_SignalConnector._register_signal", "signal.signal("),
         ),
         "In force while fit() runs; a run that SIGTERM ended this way exits with code 0.",
+        calls=("signal",),
     ),
     Responsibility(
         "SIGTERM broadcast",
@@ -483,6 +534,7 @@ ADDITIONS = (
         ),
         "Whenever there is more than one rank; .item() makes the host wait for the GPU, and barebones=True changes "
         "nothing about it.",
+        calls=("broadcast", "item"),
     ),
     Responsibility(
         "batch fetch",
@@ -538,6 +590,7 @@ ADDITIONS = (
             _theirs(STRATEGY, "Strategy.teardown", "self.lightning_module.cpu()"),
         ),
         "ModelParallelStrategy leaves its shards where they are.",
+        calls=("Module.cpu",),
     ),
 )
 """What Lightning does besides."""

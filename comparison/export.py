@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from common.result import Result
 from comparison.formatting import cells, describe_workload, facts, plain, shown_rows, title, verdict_sentence
 from comparison.metrics import parity, rows, verdict
 from comparison.pairing import Pair, Pairing
@@ -24,8 +25,12 @@ def as_markdown(pairing: Pairing, *, responsibilities: bool, force: bool = False
     blocks += [f"No partner: {_escape(describe_workload(group[0]))}" for group in pairing.alone]
     blocks += [_markdown_pair(pair) for pair in [*pairing.pairs, *(pairing.mismatches if force else [])]]
     if responsibilities:
-        blocks.append(f"## Who does what\n\n{to_markdown()}")
+        blocks.append(f"## Who does what\n\n{to_markdown(_results(pairing))}")
     return "\n\n".join(block.strip() for block in blocks) + "\n"
+
+
+def _results(pairing: Pairing) -> list[Result]:
+    return [run.result for run in pairing.runs()]
 
 
 def _markdown_pair(pair: Pair) -> str:
@@ -64,7 +69,7 @@ def as_json(pairing: Pairing, *, responsibilities: bool, force: bool = False) ->
         "alone": [[str(run.path) for run in group] for group in pairing.alone],
     }
     if responsibilities:
-        document["responsibilities"] = to_json_data()
+        document["responsibilities"] = to_json_data(_results(pairing))
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 

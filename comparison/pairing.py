@@ -97,6 +97,11 @@ class Pairing:
     alone: list[tuple[Run, ...]] = field(default_factory=list)
     """Runs of one implementation whose strategy the other one never ran."""
 
+    def runs(self) -> list[Run]:
+        """Return all runs, each once."""
+        groups = [pair.runs for pair in [*self.pairs, *self.mismatches]] + self.alone
+        return list({id(run): run for group in groups for run in group}.values())
+
 
 Sides = dict[tuple[str, bool], list[Run]]
 """Runs of one workload by implementation, and whether they are control runs."""

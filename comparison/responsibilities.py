@@ -34,6 +34,8 @@ class Responsibility:
     lightning: Owner
     note: str = ""
     """One sentence that teaches something, or nothing."""
+    calls: tuple[str, ...] = ()
+    """The calls by which a run shows who does it, by their names in ``common/trace.py``; none if nothing would show."""
 
     @property
     def change(self) -> Change:

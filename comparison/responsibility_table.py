@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from common.result import Result
 from comparison.catalogue import CATALOGUE
+from comparison.evidence import SIDES, Finding, Sighting, witnesses
 from comparison.responsibilities import Owner, Responsibility, summary
 from comparison.source import Place, PlaceNotFound, lightning_root, locate
 
@@ -24,6 +29,16 @@ LEGEND = (
 NOT_FOUND = "A line number of ? means that the statement was not found in the installed version."
 MORE = "What is done there, all places and what is worth knowing: python compare.py responsibilities"
 HEADINGS = ("Duty", "Native PyTorch", "Lightning")
+STATES = (
+    "seen: these runs show it, so many times a run. claimed: nothing in them shows it. CONTRADICTED: somebody else was "
+    "seen."
+)
+PHASES = {
+    "setup": "in the set-up",
+    "step": "in the first step",
+    "window": "before the window",
+    "teardown": "at the end",
+}
 GAP = 2
 """Columns of the terminal between two columns of the table."""
 BULLET = "- "
@@ -31,21 +46,27 @@ PROSE_WIDTH = 100
 CHANGE_STYLES = {"moved": "green", "added": "yellow", "dropped": "yellow"}
 
 
-def render(console: Console, brief: bool = False) -> None:
+def render(console: Console, brief: bool = False, results: Sequence[Result] = ()) -> None:
     """Print title, summary, table and notes. Nothing is ever cut, whatever the width.
 
     Args:
         console: where to print.
         brief: the first place of every duty alone, without notes: what stands below the metrics of a comparison.
+        results: runs that bear witness to the catalogue.
     """
     from rich.text import Text
 
+    findings = all_findings(results)
     _print_prose(console, title(), style="bold")
-    _print_prose(console, summary(CATALOGUE))
-    _print_prose(console, LEGEND)
+    for text in _introduction(findings):
+        _print_prose(console, text)
     console.print()
-    console.print(_table(console.width, brief))
+    console.print(_table(console.width, brief, findings))
     console.print()
+    for text in [*step_sentences(results), *order_sentences(results)]:
+        _print_prose(console, f"{BULLET}{text}", indent=len(BULLET))
+    if findings:
+        console.print()
     if brief:
         _print_prose(console, MORE)
         return
@@ -55,6 +76,79 @@ def render(console: Console, brief: bool = False) -> None:
             _print_prose(console, f"{BULLET}{responsibility.name}: {responsibility.note}", indent=len(BULLET))
     if missing_places():
         _print_prose(console, NOT_FOUND)
+
+
+Findings = list[tuple[Finding, Finding]] | None
+"""What runs say about the duties of the catalogue, in its order, native first; None without a run that was watched."""
+
+
+def all_findings(results: Sequence[Result]) -> Findings:
+    """Compare the catalogue with what these runs saw."""
+    sides = witnesses(results, CATALOGUE)
+    if not any(witness.watched for witness in sides.values()):
+        return None
+    return [(sides["native"].finding(duty), sides["lightning"].finding(duty)) for duty in CATALOGUE]
+
+
+def contradicted(results: Sequence[Result]) -> list[str]:
+    """Return the duties that somebody else was seen doing."""
+    return [
+        duty.name
+        for duty, findings in zip(CATALOGUE, all_findings(results) or [], strict=False)
+        if any(finding.state == "contradicted" for finding in findings)
+    ]
+
+
+def _introduction(findings: Findings) -> list[str]:
+    if findings is None:
+        return [summary(CATALOGUE), LEGEND]
+    states = Counter(_states(each) for each in findings)
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
+    return [summary(CATALOGUE), LEGEND, f"Of the {len(CATALOGUE)} rows, these runs show: {counts}.", STATES]
+
+
+def _states(findings: tuple[Finding, Finding]) -> str:
+    """Return both sides' states in one word, if they are the same."""
+    states = {finding.state for finding in findings}
+    if "contradicted" in states:
+        return "CONTRADICTED"
+    return states.pop() if len(states) == 1 else f"{findings[0].state} in native, {findings[1].state} in Lightning"
+
+
+def step_sentences(results: Sequence[Result]) -> Iterator[str]:
+    """Say what one step of each cell asked of the network and of the host; runs that agree share a line."""
+    said: dict[str, None] = {}
+    for result in results:
+        if result.responsibilities is None or result.responsibilities.step.step is None:
+            continue
+        step, workload = result.responsibilities.step, result.workload
+        wrap = f" {workload.fsdp_wrap}" if workload.fsdp_wrap else ""
+        buckets = f" for {step.ddp_buckets} buckets" if (step.ddp_buckets or 0) > 1 else ""
+        strategy, others = _amounts(step.collectives_of_strategy), _amounts(step.collectives_of_others)
+        where = f"{result.implementation} {workload.strategy}{wrap}, step {step.step}"
+        syncs = "1 host sync" if step.host_syncs == 1 else f"{step.host_syncs} host syncs"
+        said[f"{where}: by the strategy {strategy}{buckets}; by the code around it {others}, {syncs}"] = None
+    yield from said
+
+
+def _amounts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no collective"
+
+
+def order_sentences(results: Sequence[Result]) -> Iterator[str]:
+    """Say what came before what, where the order matters."""
+    for side, witness in witnesses(results, CATALOGUE).items():
+        for first, second, name in ORDERS:
+            earlier = witness.first_is_earlier(first, second)
+            if earlier is not None:
+                yield f"{side}: {name} {'before' if earlier else 'after'} {ORDER_NAMES[second]}"
+
+
+ORDERS = (
+    ("zero_grad", "forward", "zero_grad came"),
+    ("Optimizer", "fully_shard", "the optimizer was made"),
+)
+ORDER_NAMES = {"forward": "the forward", "fully_shard": "sharding"}
 
 
 def title() -> str:
@@ -95,11 +189,11 @@ def _print_prose(console: Console, text: str, style: str = "", indent: int = 0) 
     console.print(Text("\n".join(lines), style=style))
 
 
-def _table(width: int, brief: bool) -> Table:
+def _table(width: int, brief: bool, findings: Findings) -> Table:
     from rich import box
     from rich.table import Table
 
-    rows = [_row(each, brief) for each in CATALOGUE]
+    rows = [_row(duty, brief, findings[number] if findings else None) for number, duty in enumerate(CATALOGUE)]
     widths = _column_widths(width, rows)
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -119,21 +213,50 @@ def _table(width: int, brief: bool) -> Table:
 class _Part(NamedTuple):
     """What starts a line of a cell."""
 
-    chunks: list[list[str]]
+    chunks: tuple[tuple[str, ...], ...]
     """A space goes in between. A chunk too long for a line is broken between its pieces; a piece only if it is itself
     too long for one."""
     style: str = ""
     bullet: str = ""
 
 
-def _row(responsibility: Responsibility, brief: bool) -> tuple[list[_Part], ...]:
+def _row(
+    responsibility: Responsibility, brief: bool, findings: tuple[Finding, Finding] | None
+) -> tuple[list[_Part], ...]:
     """Return the cells of a row."""
     change = responsibility.change
     duty = [_Part(_words(responsibility.name), "bold"), _Part(_words(change), CHANGE_STYLES.get(change, ""))]
     native = _parts(responsibility.native, brief)
+    lightning = _parts(responsibility.lightning, brief)
     if responsibility.lightning == responsibility.native:
-        return duty, native, [_Part(_words("the same"))]
-    return duty, native, _parts(responsibility.lightning, brief)
+        lightning = [_Part(_words("the same"))]
+    if findings and (brief or {finding.state for finding in findings} == {"claimed"}):
+        duty.append(_Part(_words(_states(findings)), STATE_STYLES.get(_states(findings), "")))
+    elif findings:
+        native += _evidence_parts(responsibility.native, findings[0])
+        lightning += _evidence_parts(responsibility.lightning, findings[1])
+    return duty, native, lightning
+
+
+STATE_STYLES = {"seen": "green", "contradicted": "bold red", "CONTRADICTED": "bold red"}
+
+
+def _evidence_parts(owner: Owner, finding: Finding) -> list[_Part]:
+    """Return what runs saw of a duty on one side: how often in which phase, and where if not where the places say."""
+    if not finding.sightings:
+        text = "seen: nobody did" if finding.state == "seen" else finding.state
+        return [_Part(_words(text), STATE_STYLES.get(finding.state, ""))]
+    parts = []
+    named = {(place.file, place.function) for place in owner.places}
+    word = finding.state.upper() if finding.state == "contradicted" else finding.state
+    for phase, times in groupby(finding.times, key=lambda each: each.phase):
+        text = f"{word} {', '.join(map(str, times))} {PHASES[phase]}"
+        parts.append(_Part(_words(text), STATE_STYLES[finding.state]))
+    for place in dict.fromkeys(sighting.place for sighting in finding.sightings):
+        if (place.file, place.function) not in named:
+            path = _split_after(f"{place.file}:{place.line}", "/")
+            parts.append(_Part((path, _split_after(place.function, ".")), "cyan", BULLET))
+    return parts
 
 
 def _parts(owner: Owner, brief: bool) -> list[_Part]:
@@ -144,20 +267,20 @@ def _parts(owner: Owner, brief: bool) -> list[_Part]:
         numbers = [str(line) for _, line in group if line is not None]
         if numbers:
             path = _split_after(f"{file}:{','.join(numbers)}", "/")
-            parts.append(_Part([path, _split_after(function, ".")], "cyan", BULLET))
+            parts.append(_Part((path, _split_after(function, ".")), "cyan", BULLET))
     if any(line is None for _, line in lines):
         parts.append(_Part(_words(NOT_INSTALLED)))
     return parts
 
 
-def _words(text: str) -> list[list[str]]:
-    return [[word] for word in text.split()]
+def _words(text: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((word,) for word in text.split())
 
 
-def _split_after(text: str, separator: str) -> list[str]:
+def _split_after(text: str, separator: str) -> tuple[str, ...]:
     """Split behind every separator: ``a/b.py`` gives ``a/`` and ``b.py``."""
     *heads, tail = text.split(separator)
-    return [head + separator for head in heads] + [tail]
+    return (*(head + separator for head in heads), tail)
 
 
 def _cell(parts: list[_Part], width: int) -> Text:
@@ -172,7 +295,7 @@ def _cell(parts: list[_Part], width: int) -> Text:
     return Text("\n").join(lines)
 
 
-def _fill(chunks: list[list[str]], width: int) -> list[str]:
+def _fill(chunks: tuple[tuple[str, ...], ...], width: int) -> list[str]:
     """Return the chunks as lines of at most ``width``, a space between two chunks on one line."""
     lines = [""]
     for chunk in chunks:
@@ -224,21 +347,20 @@ def _full_width(part: _Part) -> int:
     return len(part.bullet) + len(" ".join("".join(chunk) for chunk in part.chunks))
 
 
-def to_markdown() -> str:
+def to_markdown(results: Sequence[Result] = ()) -> str:
     """Return title, summary and table for GitHub."""
-    lines = [
-        f"{_escape(title())}.",
-        "",
-        _escape(summary(CATALOGUE)),
-        "",
-        _escape(LEGEND),
-        "",
-        "| Duty | Change | Native PyTorch | Lightning | Worth knowing |",
-        "|---|---|---|---|---|",
-    ]
-    for each in CATALOGUE:
-        cells = [_escape(each.name), each.change, _markdown(each.native), _markdown(each.lightning), _escape(each.note)]
-        lines.append(f"| {' | '.join(cells)} |")
+    findings = all_findings(results)
+    lines = [f"{_escape(title())}."]
+    for text in _introduction(findings):
+        lines += ["", _escape(text)]
+    lines += ["", "| Duty | Change | Native PyTorch | Lightning | Worth knowing |", "|---|---|---|---|---|"]
+    for number, each in enumerate(CATALOGUE):
+        sides = [_markdown(each.native), _markdown(each.lightning)]
+        if findings:
+            sides = [f"{side}<br>{_escape(_found(found))}" for side, found in zip(sides, findings[number], strict=True)]
+        lines.append(f"| {' | '.join([_escape(each.name), each.change, *sides, _escape(each.note)])} |")
+    sentences = [*step_sentences(results), *order_sentences(results)]
+    lines += ["", *(f"- {_escape(sentence)}" for sentence in sentences)] if sentences else []
     return "\n".join([*lines, "", NOT_FOUND] if missing_places() else lines)
 
 
@@ -258,18 +380,36 @@ def _escape(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in text)
 
 
-def to_json_data() -> list[dict[str, Any]]:
-    """Return the catalogue as data for ``json.dump``; a line is null where it could not be found."""
-    return [
-        {
-            "name": each.name,
-            "change": each.change,
-            "note": each.note,
-            "native": _data(each.native),
-            "lightning": _data(each.lightning),
-        }
-        for each in CATALOGUE
-    ]
+def _found(finding: Finding) -> str:
+    """Return a finding in one line."""
+    if not finding.sightings:
+        return "seen: nobody did" if finding.state == "seen" else finding.state
+    word = finding.state.upper() if finding.state == "contradicted" else finding.state
+    times = ", ".join(f"{each} {PHASES[each.phase]}" for each in finding.times)
+    return f"{word} {times}, at {', '.join(dict.fromkeys(str(sighting.place) for sighting in finding.sightings))}"
+
+
+def to_json_data(results: Sequence[Result] = ()) -> list[dict[str, Any]]:
+    """Return the catalogue as data for ``json.dump``; a line is null where it could not be found.
+
+    With runs that were watched, each side also has its ``state`` and what was ``seen``.
+    """
+    findings = all_findings(results)
+    data = []
+    for number, each in enumerate(CATALOGUE):
+        sides = {"native": _data(each.native), "lightning": _data(each.lightning)}
+        for side, finding in zip(SIDES, findings[number] if findings else (), strict=False):
+            sides[side] |= {
+                "state": finding.state,
+                "seen": [_sighting_data(each) for each in finding.sightings],
+                "times": [asdict(each) for each in finding.times],
+            }
+        data.append({"name": each.name, "change": each.change, "note": each.note, **sides})
+    return data
+
+
+def _sighting_data(sighting: Sighting) -> dict[str, Any]:
+    return {"call": sighting.call, "phase": sighting.phase, "frames": [asdict(frame) for frame in sighting.frames]}
 
 
 def _data(owner: Owner) -> dict[str, Any]:

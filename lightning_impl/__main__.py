@@ -20,6 +20,7 @@ def main() -> int:
     # torch and lightning take seconds to import; they wait until the call is known to be right.
     from common.environment import choose_device, limit_cpu_threads
     from common.precision import resolve_precision
+    from common.recorder import RunRecorder
     from lightning_impl.strategy import destroy_process_group
     from lightning_impl.train import train
 
@@ -27,9 +28,11 @@ def main() -> int:
     device = choose_device(config, launch)
     precision = resolve_precision(config.precision, device)
 
-    exit_code = train(config, launch, device, precision)
+    recorder = RunRecorder(config, launch, device, precision)
+    recorder.watch_calls()
+    train(config, launch, device, precision, recorder)
     destroy_process_group(device)
-    return exit_code
+    return recorder.report()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from common.model import SyntheticTransformer
 from common.options import RunConfig
 from common.precision import Precision
 from common.recorder import RunRecorder
-from common.report import report
 
 
 class TransformerBenchmark(pl.LightningModule):
@@ -87,4 +86,4 @@ class TransformerBenchmark(pl.LightningModule):
 
     def on_train_end(self) -> None:
         """All steps are done."""
-        report(self.config, self.recorder.finish())
+        self.recorder.finish()

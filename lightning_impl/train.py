@@ -14,8 +14,8 @@ from lightning_impl.module import TransformerBenchmark
 from lightning_impl.strategy import check_launcher, make_strategy, slurm_plugins
 
 
-def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision) -> int:
-    """Train for warmup + steps optimizer steps and report; what it builds is gone when it returns the exit code."""
+def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision, recorder: RunRecorder) -> None:
+    """Train for warmup + steps optimizer steps; what it builds is gone when it returns."""
     quiet_lightning()
     # ddp computes in bf16 by Lightning's autocast; fsdp2 has its MixedPrecisionPolicy.
     autocast = config.strategy == "ddp" and precision.resolved == "bf16"
@@ -32,10 +32,8 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         barebones=True,
     )
     check_launcher(trainer, launch)
-    recorder = RunRecorder(config, launch, device, precision)
     try:
         with recorder.recording_outcome():
             trainer.fit(TransformerBenchmark(config, launch, precision, recorder))
     except SIGTERMException:  # a SystemExit without a code: an interrupted run would look like a success
         raise RunError("ended by SIGTERM before the last step; there is no result", exit_code=1) from None
-    return recorder.exit_code

@@ -19,6 +19,7 @@ def main() -> int:
     # torch takes seconds to import; it waits until the call is known to be right.
     from common.environment import choose_device, limit_cpu_threads
     from common.precision import resolve_precision
+    from common.recorder import RunRecorder
     from native.process_group import bind_device, destroy_process_group, init_process_group
     from native.train import train
 
@@ -26,11 +27,13 @@ def main() -> int:
     device = choose_device(config, launch)
     precision = resolve_precision(config.precision, device)
 
+    recorder = RunRecorder(config, launch, device, precision)
+    recorder.watch_calls()
     bind_device(device)
     init_process_group(launch, device)
-    exit_code = train(config, launch, device, precision)
+    train(config, launch, device, precision, recorder)
     destroy_process_group(device)
-    return exit_code
+    return recorder.report()
 
 
 if __name__ == "__main__":

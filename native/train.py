@@ -9,13 +9,11 @@ from common.launch import Launch
 from common.options import RunConfig
 from common.precision import Precision
 from common.recorder import RunRecorder
-from common.report import report
 from native.parallelize import build_model, replicate
 
 
-def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision) -> int:
-    """Train for warmup + steps optimizer steps and report; what it builds is gone when it returns the exit code."""
-    recorder = RunRecorder(config, launch, device, precision)
+def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision, recorder: RunRecorder) -> None:
+    """Train for warmup + steps optimizer steps; what it builds is gone when it returns."""
     with recorder.recording_outcome():
         recorder.begin()
         model = build_model(config, launch, device, precision)
@@ -33,8 +31,7 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         for _ in range(config.total_steps):
             loss = training_step(wrapped, optimizer, batch, autocast, recorder)
             recorder.after_step(loss)
-        report(config, recorder.finish())
-    return recorder.exit_code
+        recorder.finish()
 
 
 def training_step(

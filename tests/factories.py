@@ -153,6 +153,7 @@ BASE: dict[str, Any] = {
         "every_shard_changed": True,
         "final_weights_sha256": "c" * 64,
     },
+    "responsibilities": None,
 }
 
 

@@ -26,7 +26,7 @@ LAUNCHER_VARIABLES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the parity matrix: preset tiny, one seed, a global batch of 6, 2 warm-up steps and 4 timed ones."""
+    """One run of the parity matrix: preset tiny, one seed, a global batch of 6, 3 warm-up steps and 4 timed ones."""
 
     implementation: str
     """``native`` or ``lightning``."""
@@ -50,7 +50,7 @@ class Cell:
             command = [sys.executable, "-m", module, "--devices", str(self.world_size)]
         return [
             *command,
-            *("--device", "cpu", "--preset", "tiny", "--global-batch-size", "6", "--warmup-steps", "2", "--steps", "4"),
+            *("--device", "cpu", "--preset", "tiny", "--global-batch-size", "6", "--warmup-steps", "3", "--steps", "4"),
             *("--strategy", self.strategy, "--fsdp-wrap", self.fsdp_wrap, "--precision", self.precision),
             *("--output", str(output)),
         ]

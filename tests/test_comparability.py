@@ -111,7 +111,7 @@ OF_THEIR_OWN = {"schema_version", "implementation", "outcome.status", "environme
 DETAILS = {f"outcome.{name}" for name in Outcome.model_fields} - {"outcome.status"}
 """What only an outcome that is no number has."""
 
-MEASURED_SECTIONS = {"timing", "memory", "parameters", "correctness"}
+MEASURED_SECTIONS = {"timing", "memory", "parameters", "correctness", "responsibilities"}
 EVERYTHING = REFUSED | WARNED | FINDING | NOTHING
 
 

@@ -166,7 +166,7 @@ def test_there_is_one_lap_a_timed_step(result):
 
 @each_cell
 def test_there_is_one_loss_a_step(result):
-    assert len(result.correctness.losses) == 6
+    assert len(result.correctness.losses) == 7
 
 
 @each_cell

@@ -138,8 +138,8 @@ class TestLossThatIsNotFinite:
     def test_leaves_nothing_to_compare(self, diverged):
         assert diverged[1].correctness is None
 
-    def test_ends_the_run_with_its_own_exit_code(self, diverged):
-        assert diverged[0].exit_code == 5
+    def test_ends_the_run_with_its_own_exit_code(self, diverged, value):
+        assert diverged[0].report() == 5
 
 
 def test_a_loss_of_the_warm_up_that_is_not_finite_is_told_from_one_of_the_window(training):
@@ -218,7 +218,7 @@ def test_weights_that_training_left_alone_are_reported(training):
     with torch.no_grad():
         list(model.parameters())[-1].copy_(start[-1])
     result = recorder.finish()
-    assert (result.outcome.status, recorder.exit_code) == ("untrained", 5)
+    assert (result.outcome.status, recorder.report()) == ("untrained", 5)
     assert not result.correctness.every_shard_changed
 
 
@@ -237,6 +237,14 @@ def test_a_failure_whose_result_cannot_be_written_is_still_told_to_the_other_ran
         "error: out_of_memory in step 1 (warmup) on rank 0: asked for 2.00 GiB; and there is no result: "
         "cannot write r.json: No space left on device\n"
     )
+
+
+def test_a_rank_without_a_result_writes_nothing(training, tmp_path, capsys):
+    recorder = train(training)
+    recorder.config = dataclasses.replace(CONFIG, output=tmp_path / "result.json")
+    recorder.launch = launch_of(1, 2)
+    assert recorder.report() == 0
+    assert (list(tmp_path.iterdir()), capsys.readouterr().out) == ([], "")
 
 
 class TestTwoRanks:
@@ -271,7 +279,7 @@ class TestTwoRanks:
         recorder = say(lambda mine: dataclasses.replace(mine, checksums=[(0.0, 0.0), *mine.checksums[1:]]))
         result = recorder.finish()
         assert (result.outcome.status, result.outcome.rank) == ("out_of_sync", 1)
-        assert (result.correctness.parameters_synchronized, recorder.exit_code) == (False, 5)
+        assert (result.correctness.parameters_synchronized, recorder.report()) == (False, 5)
 
     def test_of_fsdp2_hold_different_shards_and_are_not_out_of_sync(self, say):
         recorder = say(lambda mine: dataclasses.replace(mine, checksums=[(0.0, 0.0), *mine.checksums[1:]]))

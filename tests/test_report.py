@@ -50,11 +50,6 @@ def test_the_summary_of_a_run_that_diverged_says_why():
     assert "  diverged in step 4 (window) on rank 0: the loss of step 4 on rank 0 is nan" in text
 
 
-def test_ranks_without_a_result_write_nothing(tmp_path, capsys):
-    report(RunConfig("native", "ddp", output=tmp_path / "result.json"), None)
-    assert (list(tmp_path.iterdir()), capsys.readouterr().out) == ([], "")
-
-
 def test_without_an_output_the_summary_is_all(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report(RunConfig("native", "ddp"), make_result())

@@ -112,10 +112,11 @@ def left_out(name: str) -> dict:
 
 
 OUTCOME_DETAILS = [f"outcome.{name}" for name in Outcome.model_fields if name != "status"]
+OPTIONAL = (*MEASURED, "responsibilities")
 NO_DEFAULT = [
     name
     for name in leaves(make_data())
-    if name not in (*MEASURED, *OUTCOME_DETAILS) and not name.startswith(("workload.model.", "environment.variables."))
+    if name not in (*OPTIONAL, *OUTCOME_DETAILS) and not name.startswith(("workload.model.", "environment.variables."))
 ]
 
 
@@ -328,7 +329,7 @@ def test_the_schema_is_a_schema(schema):
 def test_the_schema_requires_every_leaf_but_what_only_some_outcomes_have(schema):
     parts = [schema, *schema["$defs"].values()]
     optional = [name for part in parts for name in part["properties"] if name not in part["required"]]
-    assert sorted(optional) == sorted([*MEASURED, *(name.removeprefix("outcome.") for name in OUTCOME_DETAILS)])
+    assert sorted(optional) == sorted([*OPTIONAL, *(name.removeprefix("outcome.") for name in OUTCOME_DETAILS)])
 
 
 def test_the_schema_explains_every_measurement(schema):
