@@ -243,9 +243,9 @@ class _OperationCounter(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if function.namespace == "c10d":
             name = OPERATIONS.get(function._schema.name.removeprefix("c10d::"), function._schema.name)
-            by_hand = self._files.direct_caller(sys._getframe(1))
+            by_hand = self._files.direct_caller(sys._getframe().f_back)  # a thread of autograd's has no frame above
             (self.of_others if by_hand else self.of_strategy)[name] += 1
         elif function is torch.ops.aten._local_scalar_dense.default:
             # Not those inside PyTorch: AdamW on a CPU reads its step counter, which no host has to wait for.
-            self.host_syncs += self._files.direct_caller(sys._getframe(1)) is not None
+            self.host_syncs += self._files.direct_caller(sys._getframe().f_back) is not None
         return function(*args, **(kwargs or {}))
