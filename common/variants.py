@@ -1,6 +1,6 @@
 """Choices in which the two sides differ and that one of them can switch, so that the price of each can be seen.
 
-A run with a switch is a variant: it computes the same to the last bit, and is never mixed with runs of its side's own way.
+A run with a switch is a variant: it computes the same to the last bit, and is never mixed with its side's default runs.
 """
 
 from dataclasses import dataclass
@@ -61,6 +61,7 @@ SIGTERM_BROADCAST = Variant(
     "the native half broadcasts nothing between its steps",
 )
 VARIANTS = (ZERO_GRAD, AUTOCAST_CACHE, SIGTERM_BROADCAST)
+BY_NAME = {variant.name: variant for variant in VARIANTS}
 
 
 def nothing_to_switch(variant: Variant, strategy: str, precision: str, world_size: int) -> str | None:

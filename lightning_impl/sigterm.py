@@ -6,7 +6,7 @@ import lightning.pytorch as pl
 from common.errors import RunError
 
 BROADCAST = "_broadcast_sigterm_tensor"
-"""Method of the epoch loop: tells every rank whether rank zero was sent SIGTERM, and waits for the device to know it."""
+"""Method of the epoch loop: tells every rank whether rank zero was sent SIGTERM; the host waits for the answer."""
 
 
 def switch_off_sigterm_broadcast(trainer: pl.Trainer) -> None:
