@@ -121,16 +121,16 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     folder = new_folder(arguments.output_dir)
     console = Console(highlight=False)
     strategies = list(dict.fromkeys(arguments.strategy))
-    variants = {}
+    variants, left_out = {}, []
     if arguments.attribute:
         precision = "fp32" if (arguments.precision, device) == ("auto", "cpu") else arguments.precision
         variants, left_out = choose_variants(strategies, precision, launcher.nodes * processes)
-        for line in left_out:
-            console.print(line, markup=False)
     runs = plan(strategies, arguments.repeats, options, arguments.control, variants)
     ranks = f"{processes} ranks on each of {launcher.nodes} nodes" if launcher.nodes > 1 else f"{processes} ranks"
     console.print(f"started by {launcher.name}: {launcher.reason}", markup=False)
     console.print(f"{len(runs)} runs of {ranks} on {device}, preset {preset}; results in {folder}", markup=False)
+    for line in left_out:
+        console.print(line, markup=False)
     finished = run_all(runs, partial(execute, launcher=launcher, processes=processes, folder=folder), console)
 
     failed = sum(not run.succeeded for run in finished)

@@ -27,7 +27,7 @@ def attribution_blocks(attribution: Attribution) -> Iterator[tuple[str, str, lis
         yield "parity", f"over defaults and variants: {attribution.parity.sentence()}", []
     for each in attribution.metrics:
         if not each.is_measured:
-            yield each.metric.name, "n/a: these devices have no counters of memory", []
+            yield each.metric.name, "n/a: CUDA's allocator alone counts it, and these ranks ran on CPUs", []
         else:
             yield each.metric.name, _whole(each), [_effect(effect, each) for effect in each.effects]
 
@@ -43,7 +43,10 @@ def _effect(effect: Effect, attribution: MetricAttribution) -> str:
     cost, variant, metric = effect.cost, effect.variant, attribution.metric
     value = cost.other if variant.implementation == "native" else cost.baseline
     name = f"{IMPLEMENTATION_MODULES[variant.implementation]} {' '.join(variant.words)}"
-    line = f"{name} {_value(value, cost.difference, metric)}; the choice costs {_difference(cost, metric)}"
+    line = f"{name} {_value(value, cost.difference, metric)}"
+    if cost.difference is None:
+        return f"{line}: {cost.obstacle}"
+    line += f"; the choice costs {_difference(cost, metric)}"
     if cost.obstacle:
         return line
     if effect.share is None:

@@ -112,7 +112,7 @@ def choose_variants(
         for variant in VARIANTS:
             reason = nothing_to_switch(variant, strategy, precision, world_size)
             if reason:
-                left_out.append(f"{strategy} without {variant.name}: {reason}")
+                left_out.append(f"left out for {strategy}: {variant.name} ({reason})")
             else:
                 chosen[strategy].append(variant)
     return chosen, left_out

@@ -130,9 +130,7 @@ def _grid() -> Table:
 def _print_overview(console: Console, pairs: list[Pair]) -> None:
     """Print one line a cell, so that ddp and fsdp2 can be compared too."""
     _heading(console, "All cells")
-    table = _table("cell", *(metric.name.replace("_", " ") for metric in OVERVIEW))
-    names = [f"{label} {cell(pair)}" for pair in pairs for label in pair.labels]
-    table.columns[0].min_width = max(len(word) for name in names for word in name.split())
+    table = _table("cell", *(metric.name.replace("_", "\n") for metric in OVERVIEW))
     shown: list[tuple[Run, ...]] = []
     for pair in pairs:
         by_name = {row.metric.name: row for row in rows(pair.completed())}
