@@ -1,5 +1,6 @@
 """What each switched choice explains of the difference between native and Lightning: in words, and as data."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -7,11 +8,8 @@ from typing import Any
 from common.options import IMPLEMENTATION_MODULES
 from comparison.attribution import Attribution, Change, Effect, MetricAttribution
 from comparison.formatting import cell_of, interval_digits, plain, rounded
-from comparison.metrics import NO_CLEAR_DIFFERENCE, Metric
+from comparison.metrics import NO_CLEAR_DIFFERENCE, SINGLE_RUN_DIGITS, Metric
 from comparison.statistics import Estimate
-
-SIGNIFICANT_DIGITS = 3
-"""Of a time that comes without an interval."""
 
 
 def attribution_title(attribution: Attribution) -> str:
@@ -78,7 +76,10 @@ def _value(value: float | None, difference: Estimate | None, metric: Metric, sig
         return "n/a"
     if difference is not None and difference.low < difference.high:
         return rounded(value, min(interval_digits(difference), metric.decimals), sign)
-    return f"{value:{sign}.{SIGNIFICANT_DIGITS}g}" if metric.noisy else rounded(value, metric.decimals, sign)
+    digits = metric.decimals
+    if metric.noisy and value:
+        digits = min(digits, SINGLE_RUN_DIGITS - 1 - math.floor(math.log10(abs(value))))
+    return rounded(value, digits, sign)
 
 
 def attribution_as_data(attribution: Attribution) -> dict[str, Any]:
