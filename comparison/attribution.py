@@ -85,9 +85,15 @@ class Attribution:
 
 
 def attribute(pairing: Pairing) -> list[Attribution]:
-    """Return the attribution of every workload that has runs of a single switch, among those that were paired."""
+    """Return the attribution of every workload that has runs of a single switch and whose runs were all paired."""
     runs = {id(run): run for pair in pairing.pairs for run in pair.runs}
-    return [found for sides in by_workload(list(runs.values())) if (found := _attribute_workload(sides))]
+    refused = {id(run) for pair in pairing.mismatches for run in pair.runs}
+    found = []
+    for sides in by_workload(list(runs.values())):
+        attribution = _attribute_workload(sides)
+        if attribution and not refused & {id(run) for group in sides.values() for run in group}:
+            found.append(attribution)
+    return found
 
 
 def _attribute_workload(sides: Sides) -> Attribution | None:

@@ -25,7 +25,9 @@ def attribution_blocks(attribution: Attribution) -> Iterator[tuple[str, str, lis
         yield "parity", f"over defaults and variants: {attribution.parity.sentence()}", []
     for each in attribution.metrics:
         if not each.is_measured:
-            yield each.metric.name, "n/a: CUDA's allocator alone counts it, and these ranks ran on CPUs", []
+            on_cpus = attribution.example.result.workload.device_type == "cpu"
+            why = "CUDA's allocator alone counts it, and these ranks ran on CPUs" if on_cpus else "no run completed"
+            yield each.metric.name, f"n/a: {why}", []
         else:
             yield each.metric.name, _whole(each), [_effect(effect, each) for effect in each.effects]
 

@@ -220,6 +220,20 @@ def test_two_switches_at_once_are_no_attribution():
     assert attribute(pair_runs([*side("native", 10), *side("lightning", 14), *both])) == []
 
 
+def test_sides_that_are_not_comparable_are_not_attributed():
+    other = {"workload__batch_sha256": "d" * 64}
+    pairing = pair_runs(
+        [
+            *side("native", 10),
+            *side("native", 13, variant=AFTER),
+            *side("lightning", 14, **other),
+            *side("lightning", 11, variant=SILENT, **other),
+        ]
+    )
+    assert [pair.labels for pair in pairing.mismatches] == [("native", "lightning")]
+    assert attribute(pairing) == []
+
+
 # Parity
 
 

@@ -206,7 +206,7 @@ VARIED = [
     Cell("lightning", "ddp", precision="bf16", variant="sigterm-broadcast off"),
     Cell("lightning", "fsdp2", precision="bf16", variant="sigterm-broadcast off"),
 ]
-each_varied = pytest.mark.slow(pytest.mark.parametrize("cell", VARIED, ids=str))
+each_varied = pytest.mark.parametrize("cell", VARIED, ids=str)
 
 
 @pytest.fixture
@@ -214,12 +214,14 @@ def varied(runs, cell) -> Result:
     return runs.result(cell)
 
 
+@pytest.mark.slow
 @each_varied
 def test_a_variant_computes_the_same_as_both_defaults_to_the_last_bit(runs, varied, cell):
     for side in ("native", "lightning"):
         assert varied.correctness == runs.result(Cell(side, cell.strategy, precision="bf16")).correctness
 
 
+@pytest.mark.slow
 @each_varied
 def test_a_variant_has_the_workload_of_its_default_but_for_its_name(runs, varied, cell):
     default = runs.result(Cell(cell.implementation, cell.strategy, precision="bf16"))
@@ -227,6 +229,7 @@ def test_a_variant_has_the_workload_of_its_default_but_for_its_name(runs, varied
     assert varied.workload.model_copy(update={"variants": []}) == default.workload
 
 
+@pytest.mark.slow
 @each_varied
 def test_exactly_the_choice_that_was_switched_is_seen_to_differ(runs, varied, cell):
     default = runs.result(Cell(cell.implementation, cell.strategy, precision="bf16"))
@@ -238,6 +241,7 @@ def test_exactly_the_choice_that_was_switched_is_seen_to_differ(runs, varied, ce
     assert (varied.choices == default.choices) == (cell.variant not in switched)
 
 
+@pytest.mark.slow
 @each_varied
 def test_a_variant_run_is_clean_and_says_its_name(runs, cell):
     finished = runs(cell)
