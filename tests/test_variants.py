@@ -86,6 +86,8 @@ def test_a_switch_with_something_to_switch_is_not_refused():
 
 # The seam in Lightning
 
+pytestmark = pytest.mark.filterwarnings("ignore:The `srun` command is available")
+
 
 def trainer() -> pl.Trainer:
     return pl.Trainer(accelerator="cpu", devices=1, barebones=True)
