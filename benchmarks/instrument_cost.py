@@ -154,7 +154,7 @@ def compare(
 
     def measured_steps(count: int) -> None:
         for _ in range(count):
-            loss = training_step(wrapped, optimizer, batch, autocast, config.zero_grad, recorder)
+            loss = training_step(wrapped, optimizer, batch, autocast, recorder)
             recorder.after_step(loss)
 
     def bare_steps(count: int) -> None:

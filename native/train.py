@@ -32,7 +32,7 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         recorder.before_training(model, wrapped, optimizer, batch)
         wrapped.train()
         for _ in range(config.total_steps):
-            loss = training_step(wrapped, optimizer, batch, autocast, config.zero_grad, recorder)
+            loss = training_step(wrapped, optimizer, batch, autocast, recorder, config.zero_grad)
             recorder.after_step(loss)
         recorder.finish()
 
@@ -42,8 +42,8 @@ def training_step(
     optimizer: torch.optim.Optimizer,
     batch: Batch,
     autocast: torch.autocast,
-    zero_grad: str,
     recorder: RunRecorder,
+    zero_grad: str = "before-forward",
 ) -> Tensor:
     """Forward, backward, update. Returns the loss, a scalar on the device."""
     if zero_grad == "before-forward":

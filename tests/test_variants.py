@@ -8,13 +8,15 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 from common.errors import RunError
 from common.options import IMPLEMENTATION_MODULES, parse_options
-from common.result import Result, Workload
+from common.result import Responsibilities, Result, StepCounts, Workload
 from common.variants import BY_NAME, VARIANTS, check_variants
+from comparison.catalogue import CATALOGUE
+from comparison.evidence import witnesses
 from comparison.loading import Run
 from comparison.pairing import Pair, pair_runs
 from lightning_impl.sigterm import BROADCAST, switch_off_sigterm_broadcast
 from tests.factories import make_result
-from tests.runs import Cell, run, tail, torchrun
+from tests.runs import Cell, run
 
 OTHER_SIDE = {"native": "lightning", "lightning": "native"}
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.option)
@@ -82,6 +84,14 @@ def test_a_switch_with_nothing_to_switch_is_refused_and_says_why(name, run, reas
 def test_a_switch_with_something_to_switch_is_not_refused():
     check_variants(list(BY_NAME), "ddp", "bf16", 2)
     check_variants([], "fsdp2", "fp32", 1)
+
+
+def test_variants_bear_no_witness_about_their_sides_own_way():
+    step = StepCounts(step=None, collectives_of_strategy={}, collectives_of_others={}, host_syncs=0, ddp_buckets=None)
+    watched = {"responsibilities": Responsibilities(evidence=[], step=step)}
+    default, variant = (each.result.model_copy(update=watched) for each in (NATIVE, AFTER))
+    assert witnesses([variant], CATALOGUE)["native"].watched is False
+    assert witnesses([variant, default], CATALOGUE)["native"].watched is True
 
 
 # The seam in Lightning
@@ -252,18 +262,11 @@ def test_a_variant_run_is_clean_and_says_its_name(runs, cell):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-@pytest.mark.parametrize(("switch", "broadcasts"), [("on", 5), ("off", 0)])
-def test_lightning_broadcasts_once_a_step_unless_it_is_switched_off(tmp_path, strategy, switch, broadcasts):
-    counted = tmp_path / "broadcasts"
-    process = run(
-        torchrun(
-            *(2, "-m", "tests.count_broadcasts", "lightning_impl", "--sigterm-broadcast", switch),
-            *("--strategy", strategy, "--preset", "tiny", "--device", "cpu", "--warmup-steps", "2", "--steps", "3"),
-        ),
-        BROADCASTS=str(counted),
-    )
-    assert process.returncode == 0, tail(process)
-    assert int(counted.read_text()) == broadcasts
+@pytest.mark.parametrize(("variant", "broadcasts"), [("", 1), ("sigterm-broadcast off", 0)], ids=["on", "off"])
+def test_a_step_of_lightning_has_a_broadcast_and_a_host_sync_unless_switched_off(runs, strategy, variant, broadcasts):
+    step = runs.result(Cell("lightning", strategy, precision="bf16", variant=variant)).responsibilities.step
+    assert step.collectives_of_others.get("broadcast", 0) == broadcasts
+    assert step.host_syncs == broadcasts
 
 
 @pytest.mark.slow
