@@ -84,6 +84,8 @@ def add_run_options(run: argparse.ArgumentParser) -> None:
                         help="runs of each implementation and strategy (default: 3)")  # fmt: skip
     matrix.add_argument("--control", action="store_true",
                         help="run native twice as often and compare it with itself: what noise does")  # fmt: skip
+    matrix.add_argument("--attribute", action="store_true",
+                        help="also run each side with its switches, and show what each choice costs")  # fmt: skip
     matrix.add_argument("--nproc-per-node", type=integer_of_at_least(1), metavar="N",
                         help="ranks a node (default: Slurm's tasks, all visible GPUs, or 2 on CPUs)")  # fmt: skip
     matrix.add_argument("--launcher", choices=LAUNCHERS,
@@ -109,7 +111,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from comparison.launchers import choose_launcher, choose_ranks
-    from comparison.matrix import execute, plan
+    from comparison.matrix import choose_variants, execute, plan
     from comparison.progress import run_all
 
     launcher = choose_launcher(arguments.launcher)
@@ -118,10 +120,17 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     options = workload_arguments(arguments, preset, device, launcher.nodes * processes)
     folder = new_folder(arguments.output_dir)
     console = Console(highlight=False)
-    runs = plan(list(dict.fromkeys(arguments.strategy)), arguments.repeats, options, arguments.control)
+    strategies = list(dict.fromkeys(arguments.strategy))
+    variants, left_out = {}, []
+    if arguments.attribute:
+        precision = "fp32" if (arguments.precision, device) == ("auto", "cpu") else arguments.precision
+        variants, left_out = choose_variants(strategies, precision, launcher.nodes * processes)
+    runs = plan(strategies, arguments.repeats, options, arguments.control, variants)
     ranks = f"{processes} ranks on each of {launcher.nodes} nodes" if launcher.nodes > 1 else f"{processes} ranks"
     console.print(f"started by {launcher.name}: {launcher.reason}", markup=False)
     console.print(f"{len(runs)} runs of {ranks} on {device}, preset {preset}; results in {folder}", markup=False)
+    for line in left_out:
+        console.print(line, markup=False)
     finished = run_all(runs, partial(execute, launcher=launcher, processes=processes, folder=folder), console)
 
     failed = sum(not run.succeeded for run in finished)

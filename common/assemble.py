@@ -125,6 +125,7 @@ def _workload(recorder: RunRecorder, batch_sha256: str | None) -> Workload:
         warmup_steps=config.warmup_steps,
         steps=config.steps,
         memory_snapshot=config.memory_snapshot is not None,
+        variants=config.variants,
         global_parameter_count=_parameter_count(model) if model else None,
         reshard_after_forward=_reshard_policy(model) if model and sharded else None,
         optimizer=getattr(recorder, "optimizer_settings", None),

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from common.errors import RunError, exit_with_error
 from common.presets import PRESETS, ModelConfig
+from common.variants import VARIANTS
 
 STRATEGIES = ("ddp", "fsdp2")
 LAUNCHERS = ("torchrun", "srun", "srun-torchrun")
@@ -59,6 +60,12 @@ class RunConfig:
     """Free text kept in the result."""
     memory_snapshot: Path | None = None
     """Where global rank zero writes what the allocator did during two warm-up steps, or None."""
+    zero_grad: str = "before-forward"
+    """``before-forward`` or ``after-forward``; native only."""
+    autocast_cache: str = "on"
+    """``on`` or ``off``; native only."""
+    sigterm_broadcast: str = "on"
+    """``on`` or ``off``; lightning only."""
     learning_rate: float = 1e-3
     """AdamW's learning rate; not an option, both sides use this one."""
 
@@ -76,6 +83,11 @@ class RunConfig:
     def module(self) -> str:
         """What follows ``python -m``."""
         return IMPLEMENTATION_MODULES[self.implementation]
+
+    @property
+    def variants(self) -> list[str]:
+        """Names of the :data:`common.variants.VARIANTS` that were asked for."""
+        return [variant.name for variant in VARIANTS if getattr(self, variant.field) == variant.values[1]]
 
     def local_batch_size(self, world_size: int) -> int:
         """Return the samples of each rank.
@@ -192,6 +204,15 @@ def build_parser(implementation: str) -> OneLineParser:
         "--strategy", choices=STRATEGIES, required=True, help="ddp replicates the model, fsdp2 shards it"
     )
     add_workload_options(parser)
+    switches = parser.add_argument_group("choices of a framework, to switch and see their price")
+    for variant in VARIANTS:
+        switches.add_argument(
+            f"--{variant.option}",
+            choices=variant.values,
+            default=argparse.SUPPRESS,  # whether it was given matters: only one side has it
+            help=f"{variant.values[1]}: {variant.help}; python -m {IMPLEMENTATION_MODULES[variant.implementation]} "
+            f"only (default: {variant.values[0]})",
+        )
     where = parser.add_argument_group("where it runs")
     where.add_argument(
         "--device",
@@ -232,8 +253,13 @@ def parse_options(implementation: str, argv: Sequence[str] | None = None) -> Run
 
     A wrong one prints a single line and ends the process with exit code 2.
     """
-    options = build_parser(implementation).parse_args(argv)
-    return RunConfig(implementation=implementation, **vars(options))
+    parser = build_parser(implementation)
+    options = vars(parser.parse_args(argv))
+    for variant in VARIANTS:
+        if variant.field in options and variant.implementation != implementation:
+            owner = IMPLEMENTATION_MODULES[variant.implementation]
+            parser.error(f"--{variant.option} is an option of python -m {owner} only: {variant.elsewhere}")
+    return RunConfig(implementation=implementation, **options)
 
 
 def check_output(config: RunConfig, rank: int) -> None:

@@ -35,6 +35,7 @@ from common.report import describe_outcome, report
 from common.result import Outcome, Result
 from common.timing import LapTimer, synchronize
 from common.trace import Trace
+from common.variants import check_variants
 
 COUNTED_STEP = 3
 """The warm-up step whose operations are counted, or the last: DDP settles its buckets during the first two."""
@@ -85,7 +86,8 @@ class RunRecorder:
         """Agree with the other ranks, and begin to listen for their failures. A collective call.
 
         Raises:
-            RunError: the ranks resolved different precisions, or memory is to be recorded where that is impossible.
+            RunError: the ranks resolved different precisions, or memory is to be recorded where that is impossible,
+                or a variant was asked for that has nothing to switch.
         """
         if self.config.memory_snapshot is not None and self.device.type != "cuda":
             raise RunError(
@@ -100,6 +102,7 @@ class RunRecorder:
             raise RunError(
                 f"the ranks resolved different precisions ({by_rank}); add --precision fp32 or --precision bf16"
             )
+        check_variants(self.config.variants, self.config.strategy, self.precision.resolved, self.launch.world_size)
         self.watch.start()
         # A large block that was freed before would be cut up for the model, and could then never be given back.
         self.memory.release_setup()

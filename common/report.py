@@ -22,7 +22,8 @@ def summary(result: Result) -> str:
     workload, outcome = result.workload, result.outcome
     wrap = f" ({workload.fsdp_wrap} wrap)" if workload.fsdp_wrap else ""
     kind = f"{workload.preset}, {workload.precision_resolved}, {workload.world_size} ranks on {workload.device_type}"
-    lines = [f"{result.implementation} {workload.strategy}{wrap}, {kind}"]
+    variants = "".join(f", {name}" for name in workload.variants)
+    lines = [f"{result.implementation} {workload.strategy}{wrap}, {kind}{variants}"]
     if outcome.status != "completed":
         lines.append(f"  {describe_outcome(outcome)}")
     if result.timing and result.memory and result.parameters:

@@ -78,6 +78,9 @@ class Workload(Section):
     steps: Annotated[int, Field(ge=1)]
     memory_snapshot: bool
     """Whether memory was recorded during two warm-up steps."""
+    variants: list[Literal["zero-grad after-forward", "autocast-cache off", "sigterm-broadcast off"]]
+    """What was switched away from the side's own way, by the names in ``common/variants.py``; usually nothing. It
+    changes no number that is computed, so runs are paired across it, as variants."""
     global_parameter_count: Count | None
     reshard_after_forward: dict[str, bool] | None
     """Read back from the sharded modules, by kind of unit (block, root); null for ddp."""

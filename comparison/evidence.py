@@ -128,8 +128,9 @@ class Witness:
 
 
 def witnesses(results: Sequence[Result], catalogue: Sequence[Responsibility]) -> dict[Side, Witness]:
-    """Return the evidence by side."""
-    return {side: Witness(side, [each for each in results if each.implementation == side], catalogue) for side in SIDES}
+    """Return the evidence by side. The catalogue is about each side's own way, so variants bear no witness."""
+    default = [result for result in results if not result.workload.variants]
+    return {side: Witness(side, [each for each in default if each.implementation == side], catalogue) for side in SIDES}
 
 
 def _owner(duty: Responsibility, side: Side) -> Owner:

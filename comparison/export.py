@@ -7,6 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from common.result import Result
+from comparison.attribution import Attribution, attribute
+from comparison.attribution_text import attribution_as_data, attribution_blocks, attribution_title
 from comparison.formatting import cells, describe_workload, facts, plain, shown_rows, title, verdict_sentence
 from comparison.metrics import parity, rows, verdict
 from comparison.pairing import Pair, Pairing
@@ -24,6 +26,7 @@ def as_markdown(pairing: Pairing, *, responsibilities: bool, force: bool = False
     blocks = [_markdown_mismatch(mismatch) for mismatch in pairing.mismatches]
     blocks += [f"No partner: {_escape(describe_workload(group[0]))}" for group in pairing.alone]
     blocks += [_markdown_pair(pair) for pair in [*pairing.pairs, *(pairing.mismatches if force else [])]]
+    blocks += [_markdown_attribution(attribution) for attribution in attribute(pairing)]
     if responsibilities:
         blocks.append(f"## Who does what\n\n{to_markdown(_results(pairing))}")
     return "\n\n".join(block.strip() for block in blocks) + "\n"
@@ -42,6 +45,13 @@ def _markdown_pair(pair: Pair) -> str:
         lines += ["", f"| metric | {labels} | difference | ratio |", "|---|--:|--:|--:|--:|"]
         lines += [f"| {row.metric.name} | {' | '.join(_escape(text) for text in cells(row))} |" for row in shown]
     return "\n".join([*lines, "", f"Time: {_escape(verdict_sentence(pair))}."])
+
+
+def _markdown_attribution(attribution: Attribution) -> str:
+    lines = [f"## {_escape(attribution_title(attribution))}", ""]
+    for name, line, below in attribution_blocks(attribution):
+        lines += [f"- {name}: {_escape(line)}", *(f"  - {_escape(each)}" for each in below)]
+    return "\n".join(lines)
 
 
 def _markdown_mismatch(pair: Pair) -> str:
@@ -67,6 +77,7 @@ def as_json(pairing: Pairing, *, responsibilities: bool, force: bool = False) ->
             for pair in pairing.mismatches
         ],
         "alone": [[str(run.path) for run in group] for group in pairing.alone],
+        "attribution": [attribution_as_data(attribution) for attribution in attribute(pairing)],
     }
     if responsibilities:
         document["responsibilities"] = to_json_data(_results(pairing))

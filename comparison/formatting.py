@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from common.report import describe_outcome
+from common.variants import BY_NAME
 from comparison.loading import Run
 from comparison.metrics import METRICS, Metric, Row, Value, Verdict, parity, remarks, rows, verdict
 from comparison.pairing import Difference, Pair
@@ -37,7 +38,12 @@ def title(pair: Pair) -> str:
 
 def cell(pair: Pair) -> str:
     """Return strategy and wrap."""
-    workload = pair.runs[0].result.workload
+    return cell_of(pair.runs[0])
+
+
+def cell_of(run: Run) -> str:
+    """Return strategy and wrap of one run."""
+    workload = run.result.workload
     return f"{workload.strategy} {workload.fsdp_wrap}" if workload.fsdp_wrap else workload.strategy
 
 
@@ -55,6 +61,7 @@ def facts(pair: Pair) -> list[Fact]:
     """Return what was compared, on what, and everything to know before the numbers."""
     found = [("NOT EQUAL", describe_difference(pair, each)) for each in pair.mismatch]
     found += _header(pair)
+    found += [("variant", line) for line in _switched(pair)]
     found += [("outcome", f"{_name(pair, run)}: {describe_outcome(run.result.outcome)}") for run in _failed(pair)]
     for difference in pair.environment_differences():
         found.append(("warning", f"{describe_difference(pair, difference)}; repeat both under equal conditions"))
@@ -80,6 +87,15 @@ def _header(pair: Pair) -> list[Fact]:
         ("batch", f"{samples}, of {workload.model.sequence_length} tokens; seed {workload.seed}"),
         ("steps", f"{workload.steps} timed after {workload.warmup_steps} to warm up"),
         ("machine", f"{environment.device_name}; {', '.join(versions)}"),
+    ]
+
+
+def _switched(pair: Pair) -> list[str]:
+    """Return, for each side that switched something, with which option and what for."""
+    return [
+        f"{label}: run with --{name}, to {BY_NAME[name].help}"
+        for label, side in zip(pair.labels, (pair.baseline, pair.other), strict=True)
+        for name in side[0].result.workload.variants
     ]
 
 
@@ -165,11 +181,11 @@ def verdict_sentence(pair: Pair) -> str:
     sentence += found.finding()
     if found.ratio is None or found.difference is None or found.obstacle:
         return sentence
-    ratio = _interval(found.ratio)
-    difference = _interval(found.difference, sign="+")
+    ratio = interval(found.ratio)
+    difference = interval(found.difference, sign="+")
     sentence += f"; ratio {ratio[0]} (95 % interval {ratio[1]}), {difference[0]} ms a step ({difference[1]})"
     if found.noise:
-        sentence += f"; {found.labels[0]} against itself {_interval(found.noise)[1]}"
+        sentence += f"; {found.labels[0]} against itself {interval(found.noise)[1]}"
     return sentence
 
 
@@ -178,7 +194,7 @@ def finding(pair: Pair) -> str:
     found: Verdict = verdict(pair)
     if found.ratio is None or found.obstacle:
         return found.finding()
-    return f"{found.finding()} (ratio {', '.join(_interval(found.ratio))})"
+    return f"{found.finding()} (ratio {', '.join(interval(found.ratio))})"
 
 
 def _spread(label: str, medians: Sequence[float]) -> str:
@@ -194,9 +210,14 @@ def _spread(label: str, medians: Sequence[float]) -> str:
 SINGLE_DIGITS = 3
 
 
-def _interval(estimate: Estimate, sign: str = "") -> tuple[str, str]:
-    """Return an estimate and its interval with the digits that the interval supports."""
+def interval_digits(estimate: Estimate) -> int:
+    """Return the decimals that the width of an interval supports."""
     digits = supported_digits((estimate.high - estimate.low) / 2)
-    digits = 3 if digits is None else digits + 1  # an interval's own ends deserve a second digit
+    return 3 if digits is None else digits + 1  # an interval's own ends deserve a second digit
+
+
+def interval(estimate: Estimate, sign: str = "") -> tuple[str, str]:
+    """Return an estimate and its interval with the digits that the interval supports."""
+    digits = interval_digits(estimate)
     value, low, high = (rounded(each, digits, sign) for each in (estimate.value, estimate.low, estimate.high))
     return value, f"{low} to {high}"

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from common.options import IMPLEMENTATION_MODULES
 from common.result import Result, ResultFileError, read_result
+from common.variants import VARIANTS, Variant, nothing_to_switch
 from comparison.launchers import Launcher
 from comparison.pairing import CONTROL
 
@@ -34,11 +35,14 @@ class PlannedRun:
     """Options of the runner, without strategy and output."""
     label: str | None = None
     """``control`` for the second side of native against itself."""
+    variant: Variant | None = None
+    """What the run switches."""
 
     @property
     def name(self) -> str:
         """Name of the run, and of its files."""
-        return f"{self.strategy}-{self.label or self.implementation}-{self.repeat}"
+        switched = f"-{self.variant.name.replace(' ', '-')}" if self.variant else ""
+        return f"{self.strategy}-{self.label or self.implementation}{switched}-{self.repeat}"
 
 
 @dataclass(frozen=True)
@@ -72,20 +76,46 @@ class FinishedRun:
         return [line for line in (lines[:own] or lines) if line.strip()][-TAIL_LINES:]
 
 
-def plan(strategies: Sequence[str], repeats: int, arguments: Sequence[str], control: bool = False) -> list[PlannedRun]:
+def plan(
+    strategies: Sequence[str],
+    repeats: int,
+    arguments: Sequence[str],
+    control: bool = False,
+    variants: Mapping[str, Sequence[Variant]] | None = None,
+) -> list[PlannedRun]:
     """Return all runs in the order native, Lightning, Lightning, native, ...: a drift of the machine hits both.
 
-    With ``control``, native runs once more in every repeat, as the second side of an A/A comparison.
+    With ``control``, native runs once more in every repeat, as the second side of an A/A comparison; and so does each
+    of a strategy's ``variants``, on the side that has it.
     """
-    sides: list[tuple[str, str | None]] = [("native", None), ("lightning", None)]
-    if control:
-        sides.append(("native", CONTROL))
-    return [
-        PlannedRun(implementation, strategy, repeat, tuple(arguments), label)
-        for strategy in strategies
-        for repeat in range(1, repeats + 1)
-        for implementation, label in (sides if repeat % 2 else reversed(sides))
-    ]
+    runs = []
+    for strategy in strategies:
+        sides: list[tuple[str, str | None, Variant | None]] = [("native", None, None), ("lightning", None, None)]
+        if control:
+            sides.append(("native", CONTROL, None))
+        sides += [(variant.implementation, None, variant) for variant in (variants or {}).get(strategy, ())]
+        for repeat in range(1, repeats + 1):
+            runs += [
+                PlannedRun(implementation, strategy, repeat, tuple(arguments), label, variant)
+                for implementation, label, variant in (sides if repeat % 2 else reversed(sides))
+            ]
+    return runs
+
+
+def choose_variants(
+    strategies: Sequence[str], precision: str, world_size: int
+) -> tuple[dict[str, list[Variant]], list[str]]:
+    """Return the variants that have something to switch, by strategy, and a line for each of the others."""
+    chosen: dict[str, list[Variant]] = {strategy: [] for strategy in strategies}
+    left_out = []
+    for strategy in strategies:
+        for variant in VARIANTS:
+            reason = nothing_to_switch(variant, strategy, precision, world_size)
+            if reason:
+                left_out.append(f"left out for {strategy}: {variant.name} ({reason})")
+            else:
+                chosen[strategy].append(variant)
+    return chosen, left_out
 
 
 def execute(planned: PlannedRun, launcher: Launcher, processes: int, folder: Path) -> FinishedRun:
@@ -98,6 +128,8 @@ def execute(planned: PlannedRun, launcher: Launcher, processes: int, folder: Pat
     step_name = f"{planned.name}-{os.getpid()}"
     command = launcher.command(IMPLEMENTATION_MODULES[planned.implementation], processes, step_name)
     command += ["--strategy", planned.strategy, *planned.arguments, "--output", str(output)]
+    if planned.variant is not None:
+        command += planned.variant.words
     if planned.label is not None:
         command += ["--label", planned.label]
     started = time.monotonic()

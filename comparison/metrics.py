@@ -19,6 +19,7 @@ from comparison.statistics import (
 
 Value = float | int | bool | None
 RUNS_FOR_A_VERDICT = 3
+NO_CLEAR_DIFFERENCE = "no clear difference"
 WINDOW_TOLERANCE = 0.05
 SINGLE_RUN_DIGITS = 3
 
@@ -188,15 +189,24 @@ class Verdict:
     obstacle: str | None
     """Why there can be no verdict."""
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether one side takes longer than the other beyond the noise."""
+        return not self.obstacle and self._enough and self.ratio is not None and not self.ratio.contains(1.0)
+
+    @property
+    def _enough(self) -> bool:
+        return min(len(self.baseline), len(self.other)) >= RUNS_FOR_A_VERDICT
+
     def finding(self) -> str:
         """Return the verdict in words, or why there is none."""
         if self.obstacle:
             return f"no verdict: {self.obstacle}"
-        if self.ratio is None or min(len(self.baseline), len(self.other)) < RUNS_FOR_A_VERDICT:
+        if self.ratio is None or not self._enough:
             needed = RUNS_FOR_A_VERDICT
             return f"no verdict from fewer than {needed} runs a side; use --repeats {needed} or more"
-        if self.ratio.contains(1.0):
-            return "no clear difference"
+        if not self.is_clear:
+            return NO_CLEAR_DIFFERENCE
         return f"{self.labels[1]} takes {'longer' if self.ratio.value > 1 else 'less time'}"
 
 

@@ -1,9 +1,12 @@
-"""Which runs may be compared: those whose workloads are equal. The others are named, with every field that differs."""
+"""Which runs may be compared: those whose workloads are equal. The others are named, with every field that differs.
+
+A variant (``common/variants.py``) has an equal workload, but is a side of its own: named, never mixed with other runs.
+"""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from comparison.loading import Run
 
@@ -42,7 +45,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Pair:
-    """Runs of two sides: native and Lightning, or one implementation and itself."""
+    """Runs of two sides: native and Lightning, one implementation and itself, or one of them and a variant."""
 
     baseline: tuple[Run, ...]
     other: tuple[Run, ...]
@@ -60,8 +63,13 @@ class Pair:
 
     @property
     def is_control(self) -> bool:
-        """Whether one implementation is compared with itself."""
-        return len({run.result.implementation for run in self.runs}) == 1
+        """Whether one implementation, its switches alike, is compared with itself."""
+        return len({side_label(run) for run in self.runs}) == 1
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether a side switched something."""
+        return any(run.result.workload.variants for run in self.runs)
 
     def completed(self) -> "Pair":
         """Return the pair with the runs that made all their steps alone."""
@@ -103,37 +111,42 @@ class Pairing:
         return list({id(run): run for group in groups for run in group}.values())
 
 
-Sides = dict[tuple[str, bool], list[Run]]
-"""Runs of one workload by implementation, and whether they are control runs."""
+class Side(NamedTuple):
+    """What runs of one workload are told apart by."""
+
+    implementation: str
+    switched: tuple[str, ...]
+    """Names of variants."""
+    is_control: bool
+
+
+Sides = dict[Side, list[Run]]
+"""Runs of one workload."""
 
 
 def pair_runs(runs: Sequence[Run]) -> Pairing:
     """Pair native with Lightning runs by workload.
 
-    Runs labelled ``control`` are paired with the others of their implementation. Where all runs are of one
+    Runs labelled ``control`` are paired with the others of their implementation. A variant is paired with its own
+    implementation's default runs; without those, with the other's; else with another variant. Where all runs are of one
     implementation, they are dealt out in turn to two sides of an A/A comparison. Groups left without a partner are
     matched with the nearest group of the other implementation and the same strategy, to name what differs; two runs
     that are all there is, with each other.
     """
-    groups: dict[str, Sides] = {}
-    for run in runs:
-        key = json.dumps(_asked_for(run), sort_keys=True)
-        groups.setdefault(key, {}).setdefault(_side(run), []).append(run)
     one_side = len({_side(run) for run in runs}) == 1
     pairing = Pairing()
     leftovers: list[tuple[Run, ...]] = []
-    for sides in groups.values():
+    for sides in by_workload(runs):
         controls = [pair for name in ("native", "lightning") if (pair := _control(sides, name, split=one_side))]
-        native, lightning = (
-            tuple(sides.get((name, False)) or sides.get((name, True), ())) for name in ("native", "lightning")
-        )
+        native, lightning = (default_runs(sides, name) for name in ("native", "lightning"))
+        made = [*controls, *_variants(sides)]
         if native and lightning:
             control = next((pair for pair in controls if not _unequal(pair)), None)
-            _file(Pair(native, lightning, control=control), pairing)
-        elif not controls:
-            leftovers += [tuple(side) for side in sides.values()]
-        for control in controls:
-            _file(control, pairing)
+            made.insert(0, Pair(native, lightning, control=control))
+        for pair in made:
+            _file(pair, pairing)
+        paired = {id(run) for pair in made for run in pair.runs}
+        leftovers += [tuple(group) for group in sides.values() if id(group[0]) not in paired]
     if len(runs) == len(leftovers) == 2:
         _match_two(leftovers, pairing)
     else:
@@ -141,15 +154,59 @@ def pair_runs(runs: Sequence[Run]) -> Pairing:
     return pairing
 
 
+def by_workload(runs: Sequence[Run]) -> list[Sides]:
+    """Return the runs of each workload, by side."""
+    groups: dict[str, Sides] = {}
+    for run in runs:
+        key = json.dumps(_asked_for(run), sort_keys=True)
+        groups.setdefault(key, {}).setdefault(_side(run), []).append(run)
+    return list(groups.values())
+
+
+def default_runs(sides: Sides, implementation: str) -> tuple[Run, ...]:
+    """Return the runs of one implementation that switched nothing; control runs where there are no others."""
+    return tuple(sides.get(Side(implementation, (), False)) or sides.get(Side(implementation, (), True), ()))
+
+
+def side_label(run: Run) -> str:
+    """Return what the side of a run is called: its implementation, and what it switched."""
+    return " ".join([run.result.implementation, ", ".join(run.result.workload.variants)]).strip()
+
+
 def _control(sides: Sides, implementation: str, split: bool) -> Pair | None:
-    """Return the A/A comparison of one implementation, if there is one."""
-    first, second = sides.get((implementation, False), []), sides.get((implementation, True), [])
-    if split and len(first or second) > 1:
-        ordered = sorted(first or second, key=lambda run: (run.result.environment.started_at, run.path))
+    """Return the A/A comparison of one implementation, if there is one; with ``split``, all runs are of one side."""
+    first, second = (sides.get(Side(implementation, (), is_control), []) for is_control in (False, True))
+    if split:
+        alike = [run for run in next(iter(sides.values())) if run.result.implementation == implementation]
+        ordered = sorted(alike, key=lambda run: (run.result.environment.started_at, run.path))
         first, second = ordered[::2], ordered[1::2]
     if not first or not second:
         return None
-    return Pair(tuple(first), tuple(second), _control_labels(implementation))
+    return Pair(tuple(first), tuple(second), _control_labels(first[0]))
+
+
+def _variants(sides: Sides) -> list[Pair]:
+    """Return the pair of every side that switched something, as far as there is something to compare it with."""
+    made: dict[frozenset[Side], Pair] = {}
+    for side in sorted(sides, key=lambda each: (each.implementation == "lightning", each.switched)):
+        if side.switched and (partner := _partner(side, sides)):
+            both = sorted((side, partner), key=lambda each: (each.implementation == "lightning", each.switched))
+            made[frozenset(both)] = _labelled(*(tuple(sides[each]) for each in both))
+    return list(made.values())
+
+
+def _partner(variant: Side, sides: Sides) -> Side | None:
+    """Return what a variant is compared with: own defaults, the other's, the other's variants, its own variants."""
+    others = sorted((side for side in sides if side[:2] != variant[:2]), key=lambda side: side.is_control)
+    own = [side for side in others if side.implementation == variant.implementation]
+    foreign = [side for side in others if side.implementation != variant.implementation]
+    defaults = [side for side in own + foreign if not side.switched]
+    return next(iter(defaults + [side for side in foreign + own if side.switched]), None)
+
+
+def _labelled(baseline: tuple[Run, ...], other: tuple[Run, ...]) -> Pair:
+    """Return a pair with its sides called what they are."""
+    return Pair(baseline, other, (side_label(baseline[0]), side_label(other[0])))
 
 
 def _file(pair: Pair, pairing: Pairing) -> None:
@@ -167,9 +224,9 @@ def _unequal(pair: Pair) -> list[Difference]:
 def _match_two(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None:
     native_first = sorted(leftovers, key=lambda group: group[0].result.implementation == "lightning")
     differences = _differences(*([_flat(_asked_for(run)) for run in group] for group in native_first))
-    pair = Pair(*native_first, mismatch=tuple(differences))
+    pair = replace(_labelled(*native_first), mismatch=tuple(differences))
     if pair.is_control:
-        pair = replace(pair, labels=_control_labels(pair.runs[0].result.implementation))
+        pair = replace(pair, labels=_control_labels(pair.runs[0]))
     pairing.mismatches.append(pair)
 
 
@@ -187,16 +244,16 @@ def _match_leftovers(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None
         if candidates:
             differences, nearest = min(candidates, key=lambda candidate: len(candidate[0]))
             partnered |= {id(group), id(nearest)}
-            pairing.mismatches.append(Pair(group, nearest, mismatch=tuple(differences)))
+            pairing.mismatches.append(replace(_labelled(group, nearest), mismatch=tuple(differences)))
     pairing.alone += [group for group in leftovers if id(group) not in partnered]
 
 
-def _control_labels(implementation: str) -> tuple[str, str]:
-    return f"{implementation} A", f"{implementation} B"
+def _control_labels(run: Run) -> tuple[str, str]:
+    return f"{side_label(run)} A", f"{side_label(run)} B"
 
 
-def _side(run: Run) -> tuple[str, bool]:
-    return run.result.implementation, run.result.label == CONTROL
+def _side(run: Run) -> Side:
+    return Side(run.result.implementation, tuple(run.result.workload.variants), run.result.label == CONTROL)
 
 
 def _strategy(group: tuple[Run, ...]) -> str:
@@ -204,7 +261,8 @@ def _strategy(group: tuple[Run, ...]) -> str:
 
 
 def _asked_for(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.data["workload"].items() if name not in FOUND_OUT}
+    apart = ("variants", *FOUND_OUT)
+    return {name: value for name, value in run.data["workload"].items() if name not in apart}
 
 
 def _found_out(runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -2,9 +2,12 @@
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from comparison.attribution import Attribution, attribute
+from comparison.attribution_text import attribution_blocks, attribution_title
 from comparison.formatting import (
     OVERVIEW,
     cell,
@@ -32,6 +35,7 @@ SIMULATED_CAVEAT = (
 )
 TABLE_WIDTH = 80
 """Columns that the metrics table needs; narrower terminals get lines instead."""
+UNLIMITED = 1000
 STYLES = {"NOT EQUAL": "bold red", "outcome": "bold yellow", "warning": "yellow", "remark": "yellow"}
 
 
@@ -48,6 +52,8 @@ def print_pairing(console: Console, pairing: Pairing, force: bool = False) -> No
     completed = [pair for pair in pairs if shown_rows(pair)]
     if len(completed) > 1:
         _print_overview(console, completed)
+    for attribution in attribute(pairing):
+        print_attribution(console, attribution)
     if any(pair.runs[0].result.workload.device_type == "cpu" for pair in pairs):
         console.print()
         _say(console, CPU_CAVEAT)
@@ -75,13 +81,30 @@ def print_pair(console: Console, pair: Pair) -> None:
     console.print(times)
 
 
+def print_attribution(console: Console, attribution: Attribution) -> None:
+    """Print what each variant of a workload explains of the difference between the two sides."""
+    _heading(console, attribution_title(attribution))
+    for name, line, below in attribution_blocks(attribution):
+        style = "bold red" if name == "parity" and not attribution.parity.exact else ""
+        _say(console, f"{name}  {line}", style)
+        lines = _grid()
+        for each in below:
+            lines.add_row("-", Text(plain(each)))
+        if below:
+            console.print(lines)
+
+
 def print_in_short(console: Console, pairing: Pairing) -> None:
-    """Print the two findings of every pair, parity and time, on a few lines: the last thing that a person sees."""
-    if not pairing.pairs:
+    """Print the two findings of every pair, parity and time, on a few lines: the last thing that a person sees.
+
+    Pairs with a variant are left to the attribution.
+    """
+    pairs = [pair for pair in pairing.pairs if not pair.is_variant]
+    if not pairs:
         return
     _heading(console, "In short")
     findings = _grid()
-    for pair in pairing.pairs:
+    for pair in pairs:
         name = f"{cell(pair)} A/A" if pair.is_control else cell(pair)
         if shown_rows(pair):
             exact = "equal to the last bit" if parity(pair.completed()).exact else "NOT EQUAL, see above"
@@ -107,10 +130,15 @@ def _grid() -> Table:
 def _print_overview(console: Console, pairs: list[Pair]) -> None:
     """Print one line a cell, so that ddp and fsdp2 can be compared too."""
     _heading(console, "All cells")
-    table = _table("cell", *(metric.name.replace("_", " ") for metric in OVERVIEW))
+    table = _table("cell", *(metric.name.replace("_", "\n") for metric in OVERVIEW))
+    shown: list[tuple[Run, ...]] = []
     for pair in pairs:
         by_name = {row.metric.name: row for row in rows(pair.completed())}
         for label, side in zip(pair.labels, ("baseline", "other"), strict=True):
+            runs = getattr(pair, side)
+            if runs in shown:  # the defaults are in several pairs where there are variants
+                continue
+            shown.append(runs)
             values = [format_value(by_name[each.name], getattr(by_name[each.name], side)) for each in OVERVIEW]
             table.add_row(Text(f"{label} {cell(pair)}"), *map(Text, values))
     console.print(table)
@@ -126,16 +154,18 @@ def _table(*labels: str) -> Table:
 
 def _print_metrics(console: Console, pair: Pair) -> None:
     labels = (*pair.labels, "difference", "ratio")
-    if console.width < TABLE_WIDTH:
+    # A variant's name is long: one word a line.
+    table = _table("metric", *(label.replace(" ", "\n") for label in labels))
+    table.columns[0].min_width = max(len(metric.name) for metric in METRICS)
+    for row in shown_rows(pair):
+        table.add_row(row.metric.name, *map(Text, cells(row)))
+    needed = Measurement.get(console, console.options.update(width=UNLIMITED), table).minimum
+    if console.width < max(TABLE_WIDTH, needed):
         for row in shown_rows(pair):
             values = ", ".join(f"{label} {text}" for label, text in zip(labels, cells(row), strict=True) if text)
             _say(console, row.metric.name, "bold")
             _say(console, f"  {values}")
         return
-    table = _table("metric", *labels)
-    table.columns[0].min_width = max(len(metric.name) for metric in METRICS)
-    for row in shown_rows(pair):
-        table.add_row(row.metric.name, *map(Text, cells(row)))
     console.print(table)
 
 

@@ -11,6 +11,7 @@ from common.options import RunConfig
 from common.precision import Precision
 from common.recorder import RunRecorder
 from lightning_impl.module import TransformerBenchmark
+from lightning_impl.sigterm import switch_off_sigterm_broadcast
 from lightning_impl.strategy import check_launcher, make_strategy, slurm_plugins
 
 
@@ -32,6 +33,8 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         barebones=True,
     )
     check_launcher(trainer, launch)
+    if config.sigterm_broadcast == "off":
+        switch_off_sigterm_broadcast(trainer)
     try:
         with recorder.recording_outcome():
             trainer.fit(TransformerBenchmark(config, launch, precision, recorder))

@@ -23,25 +23,36 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         batch = make_batch(config.model, config.seed, launch.rank, batch_size).to(device)
         # ddp computes in bf16 by autocast; fsdp2 has its MixedPrecisionPolicy.
         autocast = torch.autocast(
-            device.type, torch.bfloat16, enabled=config.strategy == "ddp" and precision.resolved == "bf16"
+            device.type,
+            torch.bfloat16,
+            enabled=config.strategy == "ddp" and precision.resolved == "bf16",
+            cache_enabled=config.autocast_cache == "on",
         )
 
         recorder.before_training(model, wrapped, optimizer, batch)
         wrapped.train()
         for _ in range(config.total_steps):
-            loss = training_step(wrapped, optimizer, batch, autocast, recorder)
+            loss = training_step(wrapped, optimizer, batch, autocast, recorder, config.zero_grad)
             recorder.after_step(loss)
         recorder.finish()
 
 
 def training_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, autocast: torch.autocast, recorder: RunRecorder
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    autocast: torch.autocast,
+    recorder: RunRecorder,
+    zero_grad: str = "before-forward",
 ) -> Tensor:
     """Forward, backward, update. Returns the loss, a scalar on the device."""
-    optimizer.zero_grad()
+    if zero_grad == "before-forward":
+        optimizer.zero_grad()
     with autocast:
         logits = model(batch.tokens)
         loss = F.cross_entropy(logits.float(), batch.labels)
+    if zero_grad == "after-forward":  # Lightning's order: the forward ran while the last step's gradients were there
+        optimizer.zero_grad()
     loss.backward()  # ddp all-reduces the gradients in here, fsdp2 gathers parameters and reduce-scatters gradients
     recorder.after_backward()
     optimizer.step()

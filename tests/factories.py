@@ -38,6 +38,7 @@ BASE: dict[str, Any] = {
         "warmup_steps": 1,
         "steps": 2,
         "memory_snapshot": False,
+        "variants": [],
         "optimizer": {
             "name": "AdamW",
             "learning_rate": 1e-3,

@@ -36,10 +36,13 @@ class Cell:
     fsdp_wrap: str = "block"
     launcher: str = "torchrun"
     """``torchrun``, or ``none``: plain ``python -m``, which for lightning starts workers of its own."""
+    variant: str = ""
+    """Name of a variant, or nothing."""
 
     def __str__(self) -> str:
         wrap = f"-{self.fsdp_wrap}" if self.strategy == "fsdp2" else ""
-        return f"{self.implementation}-{self.strategy}{wrap}-{self.precision}-{self.world_size}-{self.launcher}"
+        name = f"{self.implementation}-{self.strategy}{wrap}-{self.precision}-{self.world_size}-{self.launcher}"
+        return f"{name}-{self.variant.replace(' ', '-')}" if self.variant else name
 
     def command(self, output: Path) -> list[str]:
         """Return the command line that writes the result to ``output``."""
@@ -53,6 +56,7 @@ class Cell:
             *("--device", "cpu", "--preset", "tiny", "--global-batch-size", "6", "--warmup-steps", "3", "--steps", "4"),
             *("--strategy", self.strategy, "--fsdp-wrap", self.fsdp_wrap, "--precision", self.precision),
             *("--output", str(output)),
+            *(f"--{self.variant}".split() if self.variant else ()),
         ]
 
 

@@ -94,6 +94,9 @@ FINDING: dict[str, Any] = {
 }
 """What a framework may choose on its own, and another choice."""
 
+VARIED: dict[str, Any] = {"workload.variants": ["sigterm-broadcast off"]}
+"""What makes a side a variant, and Lightning's."""
+
 NOTHING: dict[str, Any] = {
     "label": "second try",
     "environment.started_at": "2026-12-02T00:00:00+00:00",
@@ -112,7 +115,7 @@ DETAILS = {f"outcome.{name}" for name in Outcome.model_fields} - {"outcome.statu
 """What only an outcome that is no number has."""
 
 MEASURED_SECTIONS = {"timing", "memory", "parameters", "correctness", "responsibilities"}
-EVERYTHING = REFUSED | WARNED | FINDING | NOTHING
+EVERYTHING = REFUSED | WARNED | FINDING | VARIED | NOTHING
 
 
 def leaves(model: type[Section], prefix: str = "") -> list[str]:
@@ -334,6 +337,18 @@ def test_a_choice_that_differs_is_a_finding_and_nothing_else(two, show, field, v
 def test_choices_are_in_the_json_too(two, show):
     (pair,) = json.loads(show(two.change("choices.zero_grad", "after forward"), "--format", "json")[1])["pairs"]
     assert pair["findings"] == [{"field": "zero_grad", "baseline": ["before forward"], "other": ["after forward"]}]
+
+
+# What makes a variant
+
+
+@pytest.mark.parametrize(("field", "value"), VARIED.items(), ids=VARIED)
+def test_a_variant_is_compared_by_its_own_name_and_not_refused(two, show, field, value):
+    code, out, err = show(two.change(field, value))
+    assert (code, err) == (0, "")
+    assert f"bf16: native against lightning {value[0]}" in out
+    assert f"variant lightning {value[0]}: run with --{value[0]}, to " in squeezed(out)
+    assert not re.search(r"^(warning|NOT EQUAL) ", out, re.MULTILINE)
 
 
 # What differs by its nature

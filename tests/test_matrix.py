@@ -13,7 +13,16 @@ import pytest
 from rich.console import Console
 
 import compare
-from comparison.matrix import FinishedRun, PlannedRun, descendants, end_process_tree, is_running, plan
+from common.variants import AUTOCAST_CACHE, SIGTERM_BROADCAST, VARIANTS, ZERO_GRAD
+from comparison.matrix import (
+    FinishedRun,
+    PlannedRun,
+    choose_variants,
+    descendants,
+    end_process_tree,
+    is_running,
+    plan,
+)
 from comparison.progress import describe, run_all
 from tests.factories import OUT_OF_MEMORY, save
 
@@ -67,8 +76,37 @@ def test_without_control_no_run_has_a_label():
     assert {run.label for run in plan(["ddp"], 2, [])} == {None}
 
 
+def test_every_variant_joins_every_repeat_on_its_own_side_and_the_order_still_turns_around():
+    runs = plan(["ddp"], 2, [], variants={"ddp": [ZERO_GRAD, SIGTERM_BROADCAST]})
+    order = [
+        ("native", None), ("lightning", None), ("native", ZERO_GRAD), ("lightning", SIGTERM_BROADCAST),
+    ]  # fmt: skip
+    assert [(run.implementation, run.variant) for run in runs] == [*order, *reversed(order)]
+
+
+def test_a_strategy_has_its_own_variants():
+    runs = plan(["ddp", "fsdp2"], 1, [], variants={"ddp": [AUTOCAST_CACHE], "fsdp2": []})
+    assert [run.strategy for run in runs if run.variant] == ["ddp"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "world_size", "ddp", "fsdp2"),
+    [
+        ("bf16", 2, [ZERO_GRAD, AUTOCAST_CACHE, SIGTERM_BROADCAST], [ZERO_GRAD, SIGTERM_BROADCAST]),
+        ("auto", 1, [ZERO_GRAD, AUTOCAST_CACHE], [ZERO_GRAD]),
+        ("fp32", 2, [ZERO_GRAD, SIGTERM_BROADCAST], [ZERO_GRAD, SIGTERM_BROADCAST]),
+    ],
+)
+def test_variants_with_nothing_to_switch_are_left_out_and_named(precision, world_size, ddp, fsdp2):
+    chosen, left_out = choose_variants(["ddp", "fsdp2"], precision, world_size)
+    assert chosen == {"ddp": ddp, "fsdp2": fsdp2}
+    assert len(left_out) == 2 * len(VARIANTS) - len(ddp) - len(fsdp2)
+    assert "left out for fsdp2: autocast-cache off (fsdp2 computes in bf16 without autocast)" in left_out
+
+
 def test_every_run_of_a_plan_has_a_name_of_its_own():
-    names = [run.name for run in plan(["ddp", "fsdp2"], 4, [], control=True)]
+    variants = dict.fromkeys(("ddp", "fsdp2"), VARIANTS)
+    names = [run.name for run in plan(["ddp", "fsdp2"], 4, [], control=True, variants=variants)]
     assert len(set(names)) == len(names)
 
 
@@ -186,6 +224,29 @@ def test_control_runs_give_the_noise_floor(tmp_path):
     assert "native A against native B (A/A: the difference is noise)" in text
     assert re.search(r"; native against itself [\d.]+ to [\d.]+", text)
     assert "ddp A/A losses and weights equal to the last bit" in text
+
+
+@pytest.mark.slow
+def test_attribution_runs_the_variants_and_shows_what_they_explain_then_and_later(tmp_path):
+    folder = tmp_path / "new"
+    short = ("--repeats", 1, "--strategy", "ddp", "--warmup-steps", 2, "--steps", 2, "--nproc-per-node", 2)
+    code, stdout, stderr = finish(compare_run("--attribute", *short, "--output-dir", folder))
+    assert (code, stderr) == (0, "")
+    assert {path.name for path in folder.glob("*.json")} == {
+        "ddp-native-1.json", "ddp-lightning-1.json", "ddp-native-zero-grad-after-forward-1.json",
+        "ddp-lightning-sigterm-broadcast-off-1.json",
+    }  # fmt: skip
+    shown = subprocess.run(
+        [sys.executable, "compare.py", "show", folder, "--no-responsibilities"],
+        cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    for text in (stdout, shown):
+        _, _, attribution = text.partition("What the difference costs: ddp, preset tiny, fp32")
+        words = " ".join(attribution.split())
+        assert "all 4 losses equal to the last bit; final weights equal to the last bit" in words
+        assert "native --zero-grad after-forward" in words
+        assert "lightning_impl --sigterm-broadcast off" in words
+        assert "peak_allocated_gib n/a" in words
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_every_option_reaches_the_configuration():
     arguments = (
         "--strategy fsdp2 --preset tiny --fsdp-wrap root --global-batch-size 8 --warmup-steps 2 --steps 3 "
         "--precision bf16 --seed 7 --devices 2 --num-nodes 4 --device cpu --output out.json --overwrite-output "
-        "--label control --memory-snapshot memory.pickle"
+        "--label control --memory-snapshot memory.pickle --zero-grad after-forward --autocast-cache off"
     )
     assert parse_options("native", arguments.split()) == RunConfig(
         implementation="native",
@@ -96,6 +96,8 @@ def test_every_option_reaches_the_configuration():
         overwrite_output=True,
         label="control",
         memory_snapshot=Path("memory.pickle"),
+        zero_grad="after-forward",
+        autocast_cache="off",
     )
 
 

@@ -193,6 +193,20 @@ def test_a_memory_snapshot_of_a_cpu_is_refused_with_the_reason(training):
     assert error.value.exit_code == 2
 
 
+def test_a_variant_with_nothing_to_switch_is_refused_with_the_reason(training):
+    recorder = training[0]
+    recorder.config = dataclasses.replace(CONFIG, autocast_cache="off")
+    with pytest.raises(RunError, match="--autocast-cache off, but fp32 needs no autocast") as error:
+        recorder.begin()
+    assert error.value.exit_code == 2
+
+
+def test_a_variant_is_recorded_in_the_workload(training):
+    recorder = training[0]
+    recorder.config = dataclasses.replace(CONFIG, zero_grad="after-forward")
+    assert train(training).finish().workload.variants == ["zero-grad after-forward"]
+
+
 def test_the_observer_is_gone_when_the_window_opens(training):
     _, model, _, _ = training
     train(training, steps=CONFIG.warmup_steps)
