@@ -41,6 +41,15 @@ def cell(pair: Pair) -> str:
     return f"{workload.strategy} {workload.fsdp_wrap}" if workload.fsdp_wrap else workload.strategy
 
 
+def cell_among(pair: Pair, pairs: Sequence[Pair]) -> str:
+    """Return strategy and wrap, and the ranks where ``pairs`` have different numbers of them (scaling)."""
+    worlds = {each.runs[0].result.workload.world_size for each in pairs}
+    if len(worlds) == 1:
+        return cell(pair)
+    ranks = pair.runs[0].result.workload.world_size
+    return f"{cell(pair)}, {counted(ranks, 'rank')}"
+
+
 def describe_workload(run: Run) -> str:
     """Return what a run trained, in a few words."""
     workload = run.result.workload

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from comparison.formatting import (
     OVERVIEW,
-    cell,
+    cell_among,
     cells,
     describe_workload,
     facts,
@@ -82,7 +82,7 @@ def print_in_short(console: Console, pairing: Pairing) -> None:
     _heading(console, "In short")
     findings = _grid()
     for pair in pairing.pairs:
-        name = f"{cell(pair)} A/A" if pair.is_control else cell(pair)
+        name = cell_among(pair, pairing.pairs) + (" A/A" if pair.is_control else "")
         if shown_rows(pair):
             exact = "equal to the last bit" if parity(pair.completed()).exact else "NOT EQUAL, see above"
             findings.add_row(name, Text(plain(f"losses and weights {exact}; time: {finding(pair)}")))
@@ -112,7 +112,7 @@ def _print_overview(console: Console, pairs: list[Pair]) -> None:
         by_name = {row.metric.name: row for row in rows(pair.completed())}
         for label, side in zip(pair.labels, ("baseline", "other"), strict=True):
             values = [format_value(by_name[each.name], getattr(by_name[each.name], side)) for each in OVERVIEW]
-            table.add_row(Text(f"{label} {cell(pair)}"), *map(Text, values))
+            table.add_row(Text(f"{label} {cell_among(pair, pairs)}"), *map(Text, values))
     console.print(table)
 
 

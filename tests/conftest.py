@@ -12,6 +12,7 @@ settings.load_profile("project")
 
 def pytest_addoption(parser):
     parser.addoption("--slurm", action="store_true", help="run the tests that need the cluster in SLURM_LAB_DIR")
+    parser.addoption("--whole-matrix", action="store_true", help="with --slurm: every run of tests/slurm/, not a cover")
 
 
 def pytest_collection_modifyitems(config, items):
