@@ -41,13 +41,14 @@ def cell(pair: Pair) -> str:
     return f"{workload.strategy} {workload.fsdp_wrap}" if workload.fsdp_wrap else workload.strategy
 
 
-def cell_among(pair: Pair, pairs: Sequence[Pair]) -> str:
-    """Return strategy and wrap, and the ranks where ``pairs`` have different numbers of them (scaling)."""
-    worlds = {each.runs[0].result.workload.world_size for each in pairs}
-    if len(worlds) == 1:
-        return cell(pair)
-    ranks = pair.runs[0].result.workload.world_size
-    return f"{cell(pair)}, {counted(ranks, 'rank')}"
+def world_size(pair: Pair) -> int:
+    """Return the ranks of a pair's runs."""
+    return pair.runs[0].result.workload.world_size
+
+
+def are_scaled(pairs: Sequence[Pair]) -> bool:
+    """Return whether some pairs have more ranks than others, so that strategy and wrap don't tell them apart."""
+    return len({world_size(pair) for pair in pairs}) > 1
 
 
 def describe_workload(run: Run) -> str:

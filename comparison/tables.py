@@ -7,8 +7,10 @@ from rich.text import Text
 
 from comparison.formatting import (
     OVERVIEW,
-    cell_among,
+    are_scaled,
+    cell,
     cells,
+    counted,
     describe_workload,
     facts,
     finding,
@@ -17,6 +19,7 @@ from comparison.formatting import (
     shown_rows,
     title,
     verdict_sentence,
+    world_size,
 )
 from comparison.loading import Run
 from comparison.metrics import METRICS, parity, rows
@@ -82,7 +85,9 @@ def print_in_short(console: Console, pairing: Pairing) -> None:
     _heading(console, "In short")
     findings = _grid()
     for pair in pairing.pairs:
-        name = cell_among(pair, pairing.pairs) + (" A/A" if pair.is_control else "")
+        name = f"{cell(pair)} A/A" if pair.is_control else cell(pair)
+        if are_scaled(pairing.pairs):
+            name += f", {counted(world_size(pair), 'rank')}"
         if shown_rows(pair):
             exact = "equal to the last bit" if parity(pair.completed()).exact else "NOT EQUAL, see above"
             findings.add_row(name, Text(plain(f"losses and weights {exact}; time: {finding(pair)}")))
@@ -105,14 +110,16 @@ def _grid() -> Table:
 
 
 def _print_overview(console: Console, pairs: list[Pair]) -> None:
-    """Print one line a cell, so that ddp and fsdp2 can be compared too."""
+    """Print one line a cell, so that ddp and fsdp2 can be compared too, and numbers of ranks where they differ."""
     _heading(console, "All cells")
-    table = _table("cell", *(metric.name.replace("_", " ") for metric in OVERVIEW))
+    scaled = are_scaled(pairs)
+    table = _table("cell", *(["ranks"] if scaled else []), *(metric.name.replace("_", " ") for metric in OVERVIEW))
     for pair in pairs:
         by_name = {row.metric.name: row for row in rows(pair.completed())}
         for label, side in zip(pair.labels, ("baseline", "other"), strict=True):
-            values = [format_value(by_name[each.name], getattr(by_name[each.name], side)) for each in OVERVIEW]
-            table.add_row(Text(f"{label} {cell_among(pair, pairs)}"), *map(Text, values))
+            values = [str(world_size(pair))] if scaled else []
+            values += [format_value(by_name[each.name], getattr(by_name[each.name], side)) for each in OVERVIEW]
+            table.add_row(Text(f"{label} {cell(pair)}"), *map(Text, values))
     console.print(table)
 
 

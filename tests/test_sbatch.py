@@ -87,6 +87,15 @@ def test_paths_with_spaces_and_quotes_stay_one_word(written, tmp_path):
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
+@pytest.mark.parametrize(("restarts", "name"), [(None, "slurm-7"), ("0", "slurm-7"), ("2", "slurm-7-restart2")])
+def test_a_job_that_slurm_starts_again_has_another_folder(written, restarts, name):
+    lines = [line for line in written("--gpus-per-node", "1").splitlines() if "folder=" in line or "folder+=" in line]
+    environ = {"SLURM_JOB_ID": "7"} | ({"SLURM_RESTART_COUNT": restarts} if restarts else {})
+    script = "\n".join(["set -u", *lines, 'printf %s "$folder"'])
+    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=environ)
+    assert shown.stdout == f"results/{name}"
+
+
 def test_shellcheck_finds_nothing_in_it(written, tmp_path):
     script = tmp_path / "job.sh"
     script.write_text(

@@ -160,14 +160,14 @@ def test_several_torchruns_that_make_no_world(implementation, nodes, tasks, opti
     assert "result" not in process.stdout
 
 
-def test_torchrun_in_a_job_of_several_tasks_a_node_whose_layout_every_step_inherits():
-    """Slurm ignores --ntasks-per-node=1 there, since SLURM_NTASKS says 4: torchrun starts twice on each node."""
+def test_torchrun_in_a_job_of_several_tasks_a_node_whose_number_every_step_inherits():
+    """Slurm then ignores --ntasks-per-node=1, since SLURM_NTASKS says 2: torchrun starts twice on the node."""
     python, *module = half("native", *TRAINING)
-    meeting = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29700", "--nproc-per-node=1"]
-    step = ["srun", "--ntasks-per-node=1", "--kill-on-bad-exit=1", python, "-m", "torch.distributed.run", *meeting]
-    process = cluster_run("salloc", "--nodes=2", "--ntasks-per-node=2", *step, *module)
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", *module]
+    step = ["srun", "--ntasks-per-node=1", "--kill-on-bad-exit=1", *torchrun]
+    process = cluster_run("salloc", "--nodes=1", "--ntasks-per-node=2", *step)
     assert process.returncode != 0
-    assert "srun started torchrun in 4 tasks (SLURM_STEP_TASKS_PER_NODE=2(x2))" in process.stderr
+    assert "srun started torchrun in 2 tasks (SLURM_STEP_TASKS_PER_NODE=2), but torchrun joins 1" in process.stderr
     assert "result" not in process.stdout
 
 
