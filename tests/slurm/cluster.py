@@ -28,7 +28,7 @@ def lab() -> dict[str, str]:
     return {"SLURM_LAB_DIR": folder, "SLURM_CONF": f"{folder}/slurm.conf"}
 
 
-def cluster_run(*command: str, timeout: float = 120, **environ: str) -> subprocess.CompletedProcess:
+def cluster_run(*command: str, timeout: float = 240, **environ: str) -> subprocess.CompletedProcess:
     """Run ``command`` on the login node to its end; all of it is killed after ``timeout`` seconds."""
     return run(on_cluster(*command), timeout=timeout, **lab(), **environ)
 
