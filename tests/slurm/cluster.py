@@ -82,7 +82,7 @@ def submit(*arguments: str, folder: Path, script: str | None = None, **environ: 
     return answer.stdout.strip()
 
 
-def wait_for(job_id: str, timeout: float = 240) -> Job:
+def wait_for(job_id: str, timeout: float = 480) -> Job:
     """Wait until a job has ended; it is cancelled after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:
