@@ -1,7 +1,8 @@
 """Both halves and strategies, on every layout, by every way to start them: all train what torchrun trains here.
 
 Two halves x two strategies x three layouts x five ways are 60 runs, too many for every change. Without --whole-matrix
-those of COVERING run: 15, in which every value of one of the four meets every value of the other three.
+those of COVERING run: 10 of two ranks, in which every value of one of the four meets every value of the other three.
+The comparisons of test_compare.py are of two nodes with two ranks each.
 """
 
 import itertools
@@ -92,28 +93,23 @@ WAYS = {
 
 COVERING = {
     ("native", "ddp", "1x2", "srun"),
-    ("native", "fsdp2", "2x1", "srun"),
-    ("lightning", "fsdp2", "2x2", "srun"),
+    ("lightning", "fsdp2", "2x1", "srun"),
     ("lightning", "fsdp2", "1x2", "srun+torchrun"),
-    ("lightning", "ddp", "2x1", "srun+torchrun"),
-    ("native", "ddp", "2x2", "srun+torchrun"),
+    ("native", "ddp", "2x1", "srun+torchrun"),
     ("lightning", "ddp", "1x2", "sbatch"),
-    ("lightning", "fsdp2", "2x1", "sbatch"),
-    ("native", "fsdp2", "2x2", "sbatch"),
+    ("native", "fsdp2", "2x1", "sbatch"),
     ("native", "fsdp2", "1x2", "sbatch+torchrun"),
-    ("native", "ddp", "2x1", "sbatch+torchrun"),
-    ("lightning", "ddp", "2x2", "sbatch+torchrun"),
-    ("native", "fsdp2", "1x2", "torchrun_multinode.sh"),
+    ("lightning", "ddp", "2x1", "sbatch+torchrun"),
+    ("native", "ddp", "1x2", "torchrun_multinode.sh"),
     ("lightning", "fsdp2", "2x1", "torchrun_multinode.sh"),
-    ("native", "ddp", "2x2", "torchrun_multinode.sh"),
 }
 DIMENSIONS = (IMPLEMENTATIONS, STRATEGIES, LAYOUTS, tuple(WAYS))
 
 
-@pytest.mark.parametrize(("implementation", "strategy", "layout", "way"), itertools.product(*DIMENSIONS))
+@pytest.mark.parametrize(("implementation", "strategy", "layout", "way"), list(itertools.product(*DIMENSIONS)))
 def test_a_run_is_equal_to_the_last_bit(implementation, strategy, layout, way, request, tmp_path, under_torchrun):
     if (implementation, strategy, layout, way) not in COVERING and not request.config.getoption("--whole-matrix"):
-        pytest.skip("not one of the 15 runs that cover all pairs; add --whole-matrix for all 60")
+        pytest.skip("not one of the 10 runs that cover all pairs; add --whole-matrix for all 60")
     nodes, ranks = (int(number) for number in layout.split("x"))
     start, launcher = WAYS[way]
     output = tmp_path / "result.json"
@@ -139,6 +135,7 @@ def assert_placed(result: Result, way: str, nodes: int, tasks: int) -> None:
 
 
 def test_the_runs_that_always_run_pair_every_value_with_every_other():
-    for (first, some), (second, others) in itertools.combinations(enumerate(DIMENSIONS), 2):
+    of_two_ranks = [tuple(value for value in values if value != "2x2") for values in DIMENSIONS]
+    for (first, some), (second, others) in itertools.combinations(enumerate(of_two_ranks), 2):
         met = {(run[first], run[second]) for run in COVERING}
         assert met == set(itertools.product(some, others))
