@@ -110,11 +110,12 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     """Run every cell of the matrix in its own process group, then show what came out."""
     from rich.console import Console
 
-    from comparison.launchers import choose_launcher, choose_ranks
+    from comparison.launchers import check_meeting_point, choose_launcher, choose_ranks
     from comparison.matrix import choose_variants, execute, plan
     from comparison.progress import run_all
 
     launcher = choose_launcher(arguments.launcher)
+    check_meeting_point(launcher)
     device, processes = choose_ranks(launcher, arguments.device, arguments.nproc_per_node)
     preset = arguments.preset or ("small" if device == "cuda" else "tiny")
     options = workload_arguments(arguments, preset, device, launcher.nodes * processes)

@@ -47,6 +47,16 @@ def cell_of(run: Run) -> str:
     return f"{workload.strategy} {workload.fsdp_wrap}" if workload.fsdp_wrap else workload.strategy
 
 
+def world_size(pair: Pair) -> int:
+    """Return the ranks of a pair's runs."""
+    return pair.runs[0].result.workload.world_size
+
+
+def are_scaled(pairs: Sequence[Pair]) -> bool:
+    """Return whether some pairs have more ranks than others, so that strategy and wrap don't tell them apart."""
+    return len({world_size(pair) for pair in pairs}) > 1
+
+
 def describe_workload(run: Run) -> str:
     """Return what a run trained, in a few words."""
     workload = run.result.workload

@@ -60,6 +60,10 @@ class Launcher:
             return []
         return ["srun", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--export=ALL", *self.step_options]
 
+    def on_each_node(self, command: list[str]) -> list[str]:
+        """Return the command line that runs ``command`` once on each node of the allocation."""
+        return [*self._srun("check", 1), *command]
+
     def _srun(self, step_name: str, tasks: int) -> list[str]:
         """Return srun with that many tasks a node. All numbers are given: a step inherits the job's otherwise."""
         cores = [f"--cpus-per-task={self.cores_per_node // tasks}"] if (self.cores_per_node or 0) >= tasks else []
@@ -178,6 +182,23 @@ def choose_ranks(launcher: Launcher, wanted_device: str, wanted_ranks: int | Non
         what = f"--nproc-per-node {ranks}" if wanted_ranks else f"{ranks} tasks on each node"
         raise RunError(f"{what}, but {gpus} visible GPUs; use at most {gpus}, or --device cpu")
     return device, ranks
+
+
+def check_meeting_point(launcher: Launcher) -> None:
+    """Refuse nodes that don't know the first one by its name: their torchruns would try for minutes.
+
+    Ranks that srun starts check that by themselves (:mod:`common.network`).
+    """
+    if launcher.name != "srun-torchrun" or launcher.nodes == 1:
+        return
+    unknowing = ["bash", "-c", 'getent ahosts "$1" >/dev/null || hostname', "_", launcher.host]
+    answer = subprocess.run(launcher.on_each_node(unknowing), capture_output=True, text=True, check=False)
+    if names := answer.stdout.split():
+        raise RunError(
+            f"the ranks cannot meet at {launcher.host}, which does not resolve on {', '.join(sorted(names))}; "
+            "start a task for each rank with --launcher srun, and name the first node so that all nodes find it: "
+            "export MASTER_ADDR=ADDRESS"
+        )
 
 
 def check_tasks(tasks: int, wanted_ranks: int | None) -> None:

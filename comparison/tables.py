@@ -10,8 +10,10 @@ from comparison.attribution import Attribution, attribute
 from comparison.attribution_text import attribution_blocks, attribution_title
 from comparison.formatting import (
     OVERVIEW,
+    are_scaled,
     cell,
     cells,
+    counted,
     describe_workload,
     facts,
     finding,
@@ -20,6 +22,7 @@ from comparison.formatting import (
     shown_rows,
     title,
     verdict_sentence,
+    world_size,
 )
 from comparison.loading import Run
 from comparison.metrics import METRICS, parity, rows
@@ -106,6 +109,8 @@ def print_in_short(console: Console, pairing: Pairing) -> None:
     findings = _grid()
     for pair in pairs:
         name = f"{cell(pair)} A/A" if pair.is_control else cell(pair)
+        if are_scaled(pairing.pairs):
+            name += f", {counted(world_size(pair), 'rank')}"
         if shown_rows(pair):
             exact = "equal to the last bit" if parity(pair.completed()).exact else "NOT EQUAL, see above"
             findings.add_row(name, Text(plain(f"losses and weights {exact}; time: {finding(pair)}")))
@@ -128,9 +133,11 @@ def _grid() -> Table:
 
 
 def _print_overview(console: Console, pairs: list[Pair]) -> None:
-    """Print one line a cell, so that ddp and fsdp2 can be compared too."""
+    """Print one line a cell, so that ddp and fsdp2 can be compared too, and numbers of ranks where they differ."""
     _heading(console, "All cells")
-    table = _table("cell", *(metric.name.replace("_", "\n") for metric in OVERVIEW))
+    scaled = are_scaled(pairs)
+    names = [metric.name.replace("_", "\n") for metric in OVERVIEW]
+    table = _table("cell", *(["ranks"] if scaled else []), *names)
     shown: list[tuple[Run, ...]] = []
     for pair in pairs:
         by_name = {row.metric.name: row for row in rows(pair.completed())}
@@ -139,7 +146,8 @@ def _print_overview(console: Console, pairs: list[Pair]) -> None:
             if runs in shown:  # the defaults are in several pairs where there are variants
                 continue
             shown.append(runs)
-            values = [format_value(by_name[each.name], getattr(by_name[each.name], side)) for each in OVERVIEW]
+            values = [str(world_size(pair))] if scaled else []
+            values += [format_value(by_name[each.name], getattr(by_name[each.name], side)) for each in OVERVIEW]
             table.add_row(Text(f"{label} {cell(pair)}"), *map(Text, values))
     console.print(table)
 

@@ -12,6 +12,7 @@ settings.load_profile("project")
 
 def pytest_addoption(parser):
     parser.addoption("--slurm", action="store_true", help="run the tests that need the cluster in SLURM_LAB_DIR")
+    parser.addoption("--whole-matrix", action="store_true", help="with --slurm: every run of tests/slurm/, not a cover")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -19,7 +20,7 @@ def pytest_collection_modifyitems(config, items):
         return
     why = os.environ.get("NO_SLURM_BECAUSE", "no cluster was asked for; start one with: bash launchers/test.sh --slurm")
     for item in items:
-        if "slurm" in item.keywords:
+        if item.get_closest_marker("slurm"):  # not among its keywords: those have the names of folders too
             item.add_marker(pytest.mark.skip(reason=f"no throw-away Slurm: {why}"))
 
 

@@ -1,5 +1,6 @@
 """The batch script that compare.py writes: what it asks of Slurm, what it runs, and what it refuses."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 import compare
 from comparison.sbatch import options_as_words
+from tests.runs import ROOT
 
 
 @pytest.fixture
@@ -88,6 +90,15 @@ def test_paths_with_spaces_and_quotes_stay_one_word(written, tmp_path):
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
+@pytest.mark.parametrize(("restarts", "name"), [(None, "slurm-7"), ("0", "slurm-7"), ("2", "slurm-7-restart2")])
+def test_a_job_that_slurm_starts_again_has_another_folder(written, restarts, name):
+    lines = [line for line in written("--gpus-per-node", "1").splitlines() if "folder=" in line or "folder+=" in line]
+    environ = {"SLURM_JOB_ID": "7"} | ({"SLURM_RESTART_COUNT": restarts} if restarts else {})
+    script = "\n".join(["set -u", *lines, 'printf %s "$folder"'])
+    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=environ)
+    assert shown.stdout == f"results/{name}"
+
+
 def test_shellcheck_finds_nothing_in_it(written, tmp_path):
     script = tmp_path / "job.sh"
     script.write_text(
@@ -96,6 +107,21 @@ def test_shellcheck_finds_nothing_in_it(written, tmp_path):
     shellcheck = Path(sys.executable).with_name("shellcheck")
     checked = subprocess.run([shellcheck, str(script)], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
+
+
+def calls_in(document: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(r"^ *python compare\.py sbatch (.*?)(?: +#.*)?$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("document", "count"), [("README.md", 1), ("docs/clusters.md", 3)])
+def test_the_calls_in_a_document_make_a_script(written, document, count, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the folders that they name may exist in the project
+    calls = calls_in(document)
+    assert len(calls) == count
+    for call in calls:
+        options = [word for word in shlex.split(call.replace("$nodes", "4")) if word != "--submit"]
+        assert any("gpu" in line for line in directives(written(*options)))
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,20 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(folder, width):
     assert "…" not in text
 
 
+def test_cells_that_differ_in_their_ranks_say_so(tmp_path):
+    for nodes in (1, 2):
+        scale = {"workload__world_size": 2 * nodes, "workload__global_batch_size": 2 * nodes}
+        for side in ("native", "lightning"):
+            save(tmp_path, f"{side}-{nodes}.json", side, environment__num_nodes=nodes, **scale)
+    overview = render([tmp_path], 80).partition("All cells")[2]
+    named = [line.split()[:3] for line in overview.splitlines() if " ddp " in line]
+    assert named == [[side, "ddp", ranks] for ranks in ("2", "4") for side in ("native", "lightning")]
+
+
+def test_cells_of_as_many_ranks_do_not_say_so(folder):
+    assert "ranks" not in render([folder], 80).partition("All cells")[2]
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_every_name_and_every_number_stays_whole(folder, width):
     text = render([folder], width)

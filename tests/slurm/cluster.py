@@ -28,7 +28,7 @@ def lab() -> dict[str, str]:
     return {"SLURM_LAB_DIR": folder, "SLURM_CONF": f"{folder}/slurm.conf"}
 
 
-def cluster_run(*command: str, timeout: float = 120, **environ: str) -> subprocess.CompletedProcess:
+def cluster_run(*command: str, timeout: float = 240, **environ: str) -> subprocess.CompletedProcess:
     """Run ``command`` on the login node to its end; all of it is killed after ``timeout`` seconds."""
     return run(on_cluster(*command), timeout=timeout, **lab(), **environ)
 
@@ -82,7 +82,7 @@ def submit(*arguments: str, folder: Path, script: str | None = None, **environ: 
     return answer.stdout.strip()
 
 
-def wait_for(job_id: str, timeout: float = 240) -> Job:
+def wait_for(job_id: str, timeout: float = 480) -> Job:
     """Wait until a job has ended; it is cancelled after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:

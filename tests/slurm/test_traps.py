@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -78,6 +79,53 @@ def test_tasks_that_see_one_gpu_each(implementation):
     assert "this one sees a single GPU (CUDA_VISIBLE_DEVICES=0), as with --gpus-per-task=1; every task must see" in said
 
 
+@pytest.fixture
+def nobody_told_node2_of_node1():
+    """node2 can't resolve the name of the first node, as on a cluster without a name service."""
+    hosts = Path(os.environ["SLURM_LAB_DIR"]) / "var/run/hosts.node2"
+    before = hosts.read_text()
+    # Written in place: node2 has this very file mounted.
+    hosts.write_text("".join(line for line in before.splitlines(True) if line.split()[1:] != ["node1"]))
+    yield
+    hosts.write_text(before)
+
+
+UNRESOLVED = "the ranks cannot meet at node1, which does not resolve on node2"
+
+
+@both_sides
+def test_a_first_node_whose_name_does_not_resolve(implementation, nobody_told_node2_of_node1):
+    said = refusal(implementation, *srun(2, 1), *half(implementation, *TRAINING))
+    assert said.startswith(UNRESOLVED)
+
+
+@both_sides
+def test_a_batch_script_with_torchrun_on_nodes_that_do_not_know_the_first(
+    implementation, nobody_told_node2_of_node1, tmp_path
+):
+    layout = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=2", "--cpus-per-task=1"]
+    script = f"launchers/slurm/{implementation}.sbatch"
+    job = wait_for(submit(*layout, script, *TRAINING, folder=tmp_path), timeout=60)
+    assert (job.state, job.exit_code) == ("FAILED", 2), job.output
+    assert UNRESOLVED in job.output
+
+
+def test_compare_with_torchrun_on_nodes_that_do_not_know_the_first(nobody_told_node2_of_node1, tmp_path):
+    command = [
+        sys.executable,
+        "compare.py",
+        "run",
+        "--launcher",
+        "srun-torchrun",
+        "--output-dir",
+        str(tmp_path / "new"),
+    ]
+    process = cluster_run("salloc", "--nodes=2", "--ntasks-per-node=1", *command, timeout=60)
+    assert process.returncode == 2, process.stderr
+    assert f"compare.py: error: {UNRESOLVED}; start a task for each rank with --launcher srun" in process.stderr
+    assert not (tmp_path / "new").exists()
+
+
 @both_sides
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
@@ -110,6 +158,29 @@ def test_several_torchruns_that_make_no_world(implementation, nodes, tasks, opti
     assert f"srun started torchrun {words}" in process.stderr
     assert f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 torchrun" in process.stderr
     assert "result" not in process.stdout
+
+
+def test_torchrun_in_a_job_of_several_tasks_a_node_whose_number_every_step_inherits():
+    """Slurm then ignores --ntasks-per-node=1, since SLURM_NTASKS says 2: torchrun starts twice on the node."""
+    python, *module = half("native", *TRAINING)
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", *module]
+    step = ["srun", "--ntasks-per-node=1", "--kill-on-bad-exit=1", *torchrun]
+    process = cluster_run("salloc", "--nodes=1", "--ntasks-per-node=2", *step)
+    assert process.returncode != 0
+    assert "srun started torchrun in 2 tasks (SLURM_STEP_TASKS_PER_NODE=2), but torchrun joins 1" in process.stderr
+    assert "result" not in process.stdout
+
+
+@both_sides
+def test_ranks_wait_no_longer_than_their_timeout_for_one_that_never_comes(implementation):
+    """Without --kill-on-bad-exit, as people type srun; the five minutes are made five seconds."""
+    python, _, *half_of_it = half(implementation, *TRAINING)
+    impatient = shlex.join([python, "-m", "tests.short_timeout", *half_of_it])
+    script = f"[[ $SLURM_PROCID == 1 ]] && exit 7; exec {impatient}"
+    process = cluster_run("srun", "--nodes=1", "--ntasks-per-node=2", "bash", "-c", script)
+    assert "task 1: Exited with exit code 7" in process.stderr
+    assert "task 0: Exited with exit code 1" in process.stderr
+    assert "Timed out after 6 seconds waiting for clients" in process.stderr
 
 
 @both_sides
