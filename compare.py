@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import RunError, missing_package
 from common.options import LAUNCHERS, STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
+from comparison.exercise.options import add_exercise_options
 from comparison.sbatch import add_sbatch_options
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def report_error(error: RunError) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
     parser = OneLineParser(prog="compare.py", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="{run,sbatch,show,responsibilities}")
+    commands = parser.add_subparsers(required=True, metavar="{run,sbatch,show,responsibilities,exercise}")
 
     run = commands.add_parser("run", help="run both implementations in turn, then show the tables", allow_abbrev=False)
     add_run_options(run)
@@ -78,6 +79,11 @@ def build_parser() -> argparse.ArgumentParser:
     duties.add_argument("--code", metavar="NAME",
                         help="show one duty's code on both sides, such as zero_grad; all: every duty's")  # fmt: skip
     duties.set_defaults(command=show_responsibilities)
+
+    exercise = commands.add_parser("exercise", help="predict, measure, compare and explain: a workbook",
+                                   allow_abbrev=False)  # fmt: skip
+    add_exercise_options(exercise)
+    exercise.set_defaults(command=do_exercise)
     return parser
 
 
@@ -281,6 +287,13 @@ def show_responsibilities(arguments: argparse.Namespace) -> int:
     if wrong := responsibility_table.contradicted(results):
         print(f"compare.py: the catalogue is contradicted by these runs in: {', '.join(wrong)}", file=sys.stderr)
     return FAILED if problems or wrong else COMPARED
+
+
+def do_exercise(arguments: argparse.Namespace) -> int:
+    """Lead through the workbook, print it as a handout, or sum up a class."""
+    from comparison.exercise.command import run
+
+    return run(arguments, workload_arguments)
 
 
 def show_code(name: str, style: str) -> int:

@@ -165,11 +165,11 @@ def verdict_sentence(pair: Pair) -> str:
     sentence += found.finding()
     if found.ratio is None or found.difference is None or found.obstacle:
         return sentence
-    ratio = _interval(found.ratio)
-    difference = _interval(found.difference, sign="+")
+    ratio = interval(found.ratio)
+    difference = interval(found.difference, sign="+")
     sentence += f"; ratio {ratio[0]} (95 % interval {ratio[1]}), {difference[0]} ms a step ({difference[1]})"
     if found.noise:
-        sentence += f"; {found.labels[0]} against itself {_interval(found.noise)[1]}"
+        sentence += f"; {found.labels[0]} against itself {interval(found.noise)[1]}"
     return sentence
 
 
@@ -178,7 +178,7 @@ def finding(pair: Pair) -> str:
     found: Verdict = verdict(pair)
     if found.ratio is None or found.obstacle:
         return found.finding()
-    return f"{found.finding()} (ratio {', '.join(_interval(found.ratio))})"
+    return f"{found.finding()} (ratio {', '.join(interval(found.ratio))})"
 
 
 def _spread(label: str, medians: Sequence[float]) -> str:
@@ -194,7 +194,7 @@ def _spread(label: str, medians: Sequence[float]) -> str:
 SINGLE_DIGITS = 3
 
 
-def _interval(estimate: Estimate, sign: str = "") -> tuple[str, str]:
+def interval(estimate: Estimate, sign: str = "") -> tuple[str, str]:
     """Return an estimate and its interval with the digits that the interval supports."""
     digits = supported_digits((estimate.high - estimate.low) / 2)
     digits = 3 if digits is None else digits + 1  # an interval's own ends deserve a second digit
