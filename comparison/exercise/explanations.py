@@ -23,7 +23,7 @@ from comparison.exercise.measured import (
     model_state_gib,
     seen,
 )
-from comparison.formatting import OVERVIEW, describe_difference, format_value, plain, verdict_sentence
+from comparison.formatting import OVERVIEW, counted, describe_difference, format_value, plain, verdict_sentence
 from comparison.metrics import parity, rows, verdict
 from comparison.pairing import Pair
 from comparison.tables import CPU_CAVEAT
@@ -63,8 +63,8 @@ def _explain_memory(console: Console, found: Measured) -> None:
     ranks = found.workload.world_size
     text = (
         f"Memory ({name}): parameters, gradients and AdamW's two moments take {_gib(states[0])} on a ddp rank and "
-        f"{_gib(states[1])} on an fsdp2 rank, {states[1] / states[0]:.2f} times as much on {_ranks(ranks)}: fsdp2 "
-        "divides this part among the ranks."
+        f"{_gib(states[1])} on an fsdp2 rank, {states[1] / states[0]:.2f} times as much on {counted(ranks, 'rank')}: "
+        "fsdp2 divides this part among the ranks."
     )
     rest = [found.figure(leaf("activations_and_temporary_gib"), cell) for cell in (DDP, BLOCK)]
     if None in rest:
@@ -103,7 +103,10 @@ def stored_share(console: Console, found: Measured | None) -> None:
             return
         share = "" if most == least else f" (the smallest share: {least:,.0f})"
         lines.append(f"{cell}: {most:,.0f} of {total:,} elements, {most / total:.4f}{share}")
-    say(console, f"In your run on {_ranks(ranks)}, where 1 / world size is {1 / ranks:.4f}: {'; '.join(lines)}.")
+    say(
+        console,
+        f"In your run on {counted(ranks, 'rank')}, where 1 / world size is {1 / ranks:.4f}: {'; '.join(lines)}.",
+    )
     say(
         console,
         "local_parameter_fraction counts parameters alone: no gradients, no optimizer state, no activations and no "
@@ -281,7 +284,7 @@ def _others(found: Measured) -> str:
             step = (seen(run) or {}).get("step")
             if step:
                 counts = _counts(step["collectives_of_others"])
-                told.append(f"{name} {counts}, {step['host_syncs']} host syncs")
+                told.append(f"{name} {counts}, {counted(step['host_syncs'], 'host sync')}")
     return f"Seen in one step of ddp besides the gradients' all-reduce: {'; '.join(told)}." if told else ""
 
 
@@ -291,7 +294,3 @@ def _counts(counts: dict[str, int]) -> str:
 
 def _gib(value: float) -> str:
     return f"{value:.3g} GiB"
-
-
-def _ranks(number: int) -> str:
-    return "1 rank" if number == 1 else f"{number} ranks"

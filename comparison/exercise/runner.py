@@ -13,7 +13,7 @@ from rich.text import Text
 from common.errors import RunError
 from common.result import Workload
 from comparison.exercise.measured import BLOCK, CELLS, DDP, ROOT, Measured, choose
-from comparison.formatting import plain
+from comparison.formatting import counted, plain
 from comparison.launchers import Launcher, choose_launcher, choose_ranks
 from comparison.loading import load_runs
 from comparison.matrix import PlannedRun, execute, plan
@@ -40,7 +40,7 @@ class Setting:
     def in_words(self) -> str:
         """Return what a person must know to predict anything."""
         ranks = self.launcher.nodes * self.processes
-        return f"{ranks} rank{'s' * (ranks != 1)} on {self.device}, preset {self.preset}"
+        return f"{counted(ranks, 'rank')} on {self.device}, preset {self.preset}"
 
 
 class Runner:
@@ -85,8 +85,7 @@ class Runner:
         if self.measured is None:
             return self.setting.in_words()
         workload = self.measured.workload
-        ranks = f"{workload.world_size} rank{'s' * (workload.world_size != 1)}"
-        return f"{ranks} on {workload.device_type}, preset {workload.preset}"
+        return f"{counted(workload.world_size, 'rank')} on {workload.device_type}, preset {workload.preset}"
 
     def planned(self, cells: Sequence[str]) -> dict[str, list[PlannedRun]]:
         """Return by subfolder the runs of these cells that are still to be made."""
@@ -123,7 +122,7 @@ class Runner:
                     f"{folder} cannot be created ({error.strerror}); name a folder of results that you may write to",
                     exit_code=1,
                 ) from None
-            console.print(Text(plain(f"{len(runs)} runs of {self.setting.in_words()}; results in {folder}")))
+            console.print(Text(plain(f"{counted(len(runs), 'run')} of {self.setting.in_words()}; results in {folder}")))
             run_all(runs, partial(execute, launcher=self.setting.launcher, processes=self.setting.processes,
                                   folder=folder), console)  # fmt: skip
         self.load()

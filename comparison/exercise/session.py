@@ -73,7 +73,8 @@ class Session:
 
     def _answer(self, question: Question) -> None:
         if (before := self.book.answers.get(question.name)) is not None:
-            say(self.console, f"{question.text}\nYou answered: {question.in_words(before.value)}")
+            self.console.print(Text(question.text, overflow="fold"))
+            say(self.console, f"You answered: {question.in_words(before.value)}")
             return
         self.console.print(Text(plain(question.text), style="bold", overflow="fold"))
         for letter, (_, text) in zip(LETTERS, question.choices, strict=False):
@@ -138,7 +139,7 @@ class Session:
         else:
             table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
             for heading in ("", "you said", "it is", ""):
-                table.add_column(heading, overflow="fold")
+                table.add_column(heading, overflow="fold", no_wrap=not heading)
             for question, value, words, mark in rows:
                 told = Text(MEANING.get(mark, ""), style=STYLES.get(mark, ""))
                 table.add_row(question.label, Text(plain(question.in_words(value))), Text(plain(words)), told)
