@@ -23,12 +23,22 @@ from comparison.exercise.measured import (
     model_state_gib,
     seen,
 )
-from comparison.formatting import OVERVIEW, counted, describe_difference, format_value, plain, verdict_sentence
+from comparison.formatting import (
+    OVERVIEW,
+    counted,
+    describe_difference,
+    format_value,
+    plain,
+    shown_rows,
+    verdict_sentence,
+)
 from comparison.metrics import parity, rows, verdict
 from comparison.pairing import Pair
 from comparison.tables import CPU_CAVEAT
 
 PRESETS_BY_SIZE = tuple(sorted(PRESETS, key=lambda name: PRESETS[name].blocks))
+DIVIDED = 0.95
+"""Share of ddp's model state up to which fsdp2 has divided it."""
 NO_RESULTS = "There are no results of these runs yet; the command above makes them."
 
 
@@ -57,17 +67,23 @@ def ddp_against_fsdp2(console: Console, found: Measured | None) -> None:
 
 def _explain_memory(console: Console, found: Measured) -> None:
     states = [found.figure(model_state_gib, cell) for cell in (DDP, BLOCK)]
-    if None in states:
-        return
+    if None in states or states[0] == 0:
+        return None
     name = found.implementation(DDP, BLOCK)
     ranks = found.workload.world_size
+    share = states[1] / states[0]
     text = (
         f"Memory ({name}): parameters, gradients and AdamW's two moments take {_gib(states[0])} on a ddp rank and "
-        f"{_gib(states[1])} on an fsdp2 rank, {states[1] / states[0]:.2f} times as much on {counted(ranks, 'rank')}: "
-        "fsdp2 divides this part among the ranks."
+        f"{_gib(states[1])} on an fsdp2 rank, {share:.2f} times as much on {counted(ranks, 'rank')}"
     )
+    if ranks == 1:
+        return say(console, f"{text}: over one rank there is nothing to divide. Use two or more to see it.")
+    if share > DIVIDED:
+        return say(console, f"{text}. That is not what sharding does: look at how these runs were made.")
+    text += ": fsdp2 divides this part among the ranks."
+    peaks = [found.figure(leaf("peak_allocated_gib"), cell) for cell in (DDP, BLOCK)]
     rest = [found.figure(leaf("activations_and_temporary_gib"), cell) for cell in (DDP, BLOCK)]
-    if None in rest:
+    if None in rest or None in peaks:
         text += (
             " The peak would add activations and temporary tensors, which are not divided, so its ratio is usually "
             "nearer to 1. A CPU has no allocator that counts them: your prediction stays open, and this is as far as "
@@ -76,10 +92,10 @@ def _explain_memory(console: Console, found: Measured) -> None:
     else:
         text += (
             f" The rest of the peak, activations and temporary tensors, is {_gib(rest[0])} and {_gib(rest[1])}: it is "
-            "not divided, and fsdp2 has the block there that it has gathered. That is why the peak doesn't fall to "
-            f"1 / {ranks}."
+            "not divided, and fsdp2 has the block there that it has gathered. So the peak is "
+            f"{peaks[1] / peaks[0]:.2f} times ddp's, not 1 / {ranks}."
         )
-    say(console, text)
+    return say(console, text)
 
 
 def stored_share(console: Console, found: Measured | None) -> None:
@@ -149,7 +165,9 @@ def lightning_costs(console: Console, found: Measured | None) -> None:
         completed = pair.completed()
         if completed.baseline and completed.other:
             say(console, f"{cell}: {parity(completed).sentence()}.")
-    say(console, "So whatever differs in time or memory is the framework, and no other computation.")
+    judged = [parity(pair.completed()) for pair in pairs.values() if shown_rows(pair)]
+    if judged and all(each.exact for each in judged):
+        say(console, "So whatever differs in time or memory is the framework, and no other computation.")
     for cell, pair in pairs.items():
         say(console, f"{cell}, time: {verdict_sentence(pair)}.{_share_of_step(pair)}")
     text = (

@@ -27,6 +27,8 @@ def judge_order(answer: str, ratio: Ratio) -> Mark:
         if estimate.low >= 1 / ABOUT and estimate.high <= ABOUT:
             return "fits"
         return "differs" if estimate.low > ABOUT or estimate.high < 1 / ABOUT else "open"
+    if estimate.low == estimate.high == 1:
+        return "differs"  # equal in every run: there is no noise to leave it open
     if estimate.contains(1.0):
         return "open"
     return "fits" if (answer == "more") == (estimate.value > 1) else "differs"

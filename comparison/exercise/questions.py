@@ -15,6 +15,7 @@ Judge = Callable[[Value, Measured | None], tuple[str, Mark | None]]
 """From an answer and the results: what was measured, in words, and how the two go together; no mark without an answer
 or for a text."""
 
+RESULTS = "RESULTS"
 NOT_MEASURED = Ratio(None, "not measured: there are no results")
 
 
@@ -52,7 +53,7 @@ class Task:
     explain: Callable[[Console, Measured | None], None]
     """Shows what explains the difference, with figures of these results."""
     commands: tuple[str, ...] = ()
-    """What a person would type to do it by hand."""
+    """What a person would type to do it by hand; :data:`RESULTS` stands for the folder of results."""
     cells: tuple[str, ...] = ()
     """Which runs it needs."""
     show: Callable[[Console], None] | None = None

@@ -1,5 +1,6 @@
 """The dialogue: shows a task, asks, keeps each answer at once, then shows prediction beside measurement."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from comparison.exercise.answers import AnswerBook, write_answers
 from comparison.exercise.explanations import say
 from comparison.exercise.judging import MEANING
 from comparison.exercise.measured import Measured
-from comparison.exercise.questions import Question, Task, Value
+from comparison.exercise.questions import RESULTS, Question, Task, Value
 from comparison.formatting import plain
 
 LETTERS = "abcdefgh"
@@ -53,7 +54,8 @@ class Session:
         self._heading(f"Task {task.name}: {task.title}")
         for paragraph in task.paragraphs:
             say(self.console, paragraph)
-        for command in task.commands:
+        for line in task.commands:
+            command = line.replace(RESULTS, shlex.quote(self.book.results or RESULTS))
             self.console.print(Text(f"    {command}", style="cyan", overflow="fold"))
         if task.commands:
             self.console.print()
