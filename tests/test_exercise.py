@@ -15,7 +15,7 @@ from comparison.exercise import answers, explanations, measured, reading
 from comparison.exercise.answers import AnswerBook, default_path, read_answers, write_answers
 from comparison.exercise.judging import judge_count, judge_factor, judge_order
 from comparison.exercise.measured import BLOCK, DDP, ROOT, Ratio, choose, memory_ratio, time_ratio
-from comparison.exercise.reading import WATCHED
+from comparison.exercise.reading import READ
 from comparison.exercise.session import parse
 from comparison.exercise.tasks import tasks
 from comparison.loading import load_runs
@@ -27,6 +27,7 @@ from tests.runs import clean_environment
 from tests.terminal import Terminal
 
 QUESTIONS = {question.name: question for task in tasks() for question in task.questions}
+AUTOMATIC = "lightning/pytorch/loops/optimization/automatic.py"
 PROMPT = r"Enter: I don't know\): "
 PAUSE = r"Ctrl-D stops here: "
 HALF = {"local_parameter_elements": 182080, "local_parameter_elements_min": 182080, "local_parameter_fraction": 0.5}
@@ -187,7 +188,7 @@ def test_nothing_is_shown_before_it_was_predicted(whole):
 
 def test_the_code_of_a_duty_is_shown_before_its_owner_in_lightning(whole):
     text = whole[0]
-    for name in WATCHED:
+    for name in READ:
         start = text.index(f"Where did it go: {name}")
         asked = text.index(f"Where did {name} go under Lightning?", start)
         shown = text[start:asked]
@@ -202,41 +203,41 @@ def test_the_library_s_place_is_revealed_with_its_line(whole):
     assert f"{place.file}:{locate(place).line} {place.function}" in whole[0]
 
 
-SEEN = {
-    "evidence": [
-        {
-            "phase": "step",
-            "call": "zero_grad",
-            "count": 1,
-            "frames": [{"file": "native/train.py", "line": 44, "function": "training_step"}],
-        }
-    ],
-    "step": {
-        "step": 3,
-        "collectives_of_strategy": {"all_gather": 5, "reduce_scatter": 3},
-        "collectives_of_others": {"broadcast": 1},
-        "host_syncs": 1,
-        "ddp_buckets": None,
-    },
-}
-"""What a result says about who did what, by the schema of its section."""
+def witnessed(frame: str, others: dict[str, int]) -> dict:
+    """Return what a result says about who zeroed the gradients, and about one step."""
+    return {
+        "evidence": [{"phase": "step", "call": "zero_grad", "count": 1, "frames": [frame]}],
+        "step": {
+            "step": 3,
+            "collectives_of_strategy": {"all_gather": 5, "reduce_scatter": 3},
+            "collectives_of_others": others,
+            "host_syncs": len(others),
+            "ddp_buckets": None,
+        },
+    }
 
 
-def test_evidence_of_a_run_is_shown_where_the_results_hold_it(results, monkeypatch):
-    found = measured_in(results)
-    (duty,), (unseen,) = find_duties("zero_grad"), find_duties("train mode")
-    assert "hold no evidence" in reading.evidence(duty, found)[0]
-    monkeypatch.setattr(reading, "seen", lambda run: SEEN)
-    assert "seen in your run, native ddp: native/train.py:44 training_step, once (step)" in reading.evidence(
-        duty, found
-    )
-    assert reading.evidence(unseen, found) == ["seen in your runs: nobody"]
-    monkeypatch.setattr(explanations, "seen", lambda run: SEEN)
+def test_evidence_of_a_run_is_shown_where_the_results_hold_it(results, tmp_path):
+    (duty,) = find_duties("zero_grad")
+    assert "hold no evidence" in reading.evidence(duty, measured_in(results))[0]
+    frames = {
+        "native": witnessed("native/train.py:44 training_step", {}),
+        "lightning": witnessed(f"{AUTOMATIC}:137 Closure.closure", {"broadcast": 1}),
+    }
+    for number, (name, record) in enumerate(frames.items()):
+        for cell in CELLS.values():
+            save(tmp_path, f"{name}-{cell['workload__strategy']}-{cell.get('workload__fsdp_wrap')}.json", name,
+                 **{**cell, **timed(10.0 + number)}, responsibilities=record)  # fmt: skip
+    found = measured_in(tmp_path)
+    assert reading.evidence(duty, found) == [
+        "native: seen in your runs, 1x zero_grad, at native/train.py:44 training_step",
+        f"lightning: seen in your runs, 1x zero_grad, at {AUTOMATIC}:137 Closure.closure",
+    ]
     text = io.StringIO()
     for explain in (explanations.ddp_against_fsdp2, explanations.lightning_costs):
         explain(Console(file=text, width=400), found)
     assert "fsdp2 block 5 all-gather, 3 reduce-scatter" in text.getvalue()
-    assert "lightning 1 broadcast, 1 host sync" in text.getvalue()
+    assert "native no collective, 0 host syncs; lightning 1 broadcast, 1 host sync" in text.getvalue()
 
 
 def test_explanations_have_the_figures_of_the_results(whole):

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from common.presets import PRESETS
 from common.report import describe_outcome
+from common.result import StepCounts
 from comparison.exercise.answers import Mark
 from comparison.exercise.measured import (
     BLOCK,
@@ -21,7 +22,6 @@ from comparison.exercise.measured import (
     leaf,
     memory_ratio,
     model_state_gib,
-    seen,
 )
 from comparison.formatting import (
     OVERVIEW,
@@ -284,26 +284,27 @@ def _times(console: Console, found: Measured, pairs: list[Pair]) -> None:
 
 
 def _collectives(found: Measured, cells: tuple[str, ...]) -> str:
-    """Return the collectives that were seen in one step of native, if these results hold such evidence."""
-    told = []
-    for cell in cells:
-        for run in found.side(cell, found.implementation(*cells))[:1]:
-            counts = ((seen(run) or {}).get("step") or {}).get("collectives_of_strategy")
-            if counts:
-                told.append(f"{cell} {_counts(counts)}")
+    """Return the collectives that were seen in one step, if these results hold such evidence."""
+    steps = {cell: _step(found, cell, found.implementation(*cells)) for cell in cells}
+    told = [f"{cell} {_counts(step.collectives_of_strategy)}" for cell, step in steps.items() if step]
     return f"Seen in one step of your runs: {'; '.join(told)}." if told else ""
 
 
 def _others(found: Measured) -> str:
     """Return what both implementations were seen doing besides the strategy's collectives in one step of ddp."""
-    told = []
-    for name in IMPLEMENTATIONS:
-        for run in found.side(DDP, name)[:1]:
-            step = (seen(run) or {}).get("step")
-            if step:
-                counts = _counts(step["collectives_of_others"])
-                told.append(f"{name} {counts}, {counted(step['host_syncs'], 'host sync')}")
+    steps = {name: _step(found, DDP, name) for name in IMPLEMENTATIONS}
+    told = [
+        f"{name} {_counts(step.collectives_of_others)}, {counted(step.host_syncs, 'host sync')}"
+        for name, step in steps.items()
+        if step
+    ]
     return f"Seen in one step of ddp besides the gradients' all-reduce: {'; '.join(told)}." if told else ""
+
+
+def _step(found: Measured, cell: str, implementation: str) -> StepCounts | None:
+    """Return what was counted in one step of the first run that has such counts."""
+    watched = [run.result.responsibilities for run in found.side(cell, implementation)]
+    return next((each.step for each in watched if each is not None and each.step.step is not None), None)
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -5,7 +5,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from common.result import Result, Workload
 from comparison.formatting import interval
@@ -141,8 +140,3 @@ def leaf(name: str) -> Figure:
     """Return the figure that a metric of that name is."""
     (metric,) = (metric for metric in METRICS if metric.name == name)
     return metric.of
-
-
-def seen(run: Run) -> dict[str, Any] | None:
-    """Return who was seen doing what in a run, as data; None in a result that holds no such evidence."""
-    return run.data.get("responsibilities")

@@ -1,7 +1,6 @@
 """The code-reading task: a duty's native code, the question where it went, and the place in Lightning."""
 
 from functools import partial
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -9,20 +8,14 @@ from rich.text import Text
 from comparison import plumbing
 from comparison.catalogue import CATALOGUE, DUTIES
 from comparison.code_view import HEADINGS, find_duties, side_panel
+from comparison.evidence import witnesses
 from comparison.exercise.explanations import say
-from comparison.exercise.measured import CELLS, Measured, seen
+from comparison.exercise.measured import Measured
 from comparison.exercise.questions import Task, choice, count
 from comparison.responsibilities import Responsibility, summary
 
-WATCHED = {
-    "process group": "init_process_group",
-    "DDP wrap": "DistributedDataParallel",
-    "FSDP2 wrap": "fully_shard",
-    "optimizer construction": "Optimizer",
-    "train mode": "Module.train",
-    "zero_grad": "zero_grad",
-}
-"""The duties to read, in this order, and the watched call that is evidence of each in a result."""
+READ = ("process group", "DDP wrap", "FSDP2 wrap", "optimizer construction", "train mode", "zero_grad")
+"""The duties to read, in this order."""
 WHERE = (
     ("lightning", "into Lightning's library: it is no longer written out"),
     ("lightning_impl", "it stays: lightning_impl/ has it written out too"),
@@ -33,7 +26,7 @@ WHERE = (
 
 def tasks() -> tuple[Task, ...]:
     """Return the task's parts: what disappears by numbers, then one part for each duty to read."""
-    return (by_numbers(), *(read(name, number) for number, name in enumerate(WATCHED, start=1)))
+    return (by_numbers(), *(read(name, number) for number, name in enumerate(READ, start=1)))
 
 
 def by_numbers() -> Task:
@@ -108,27 +101,16 @@ def _reveal(duty: Responsibility, console: Console, found: Measured | None) -> N
 
 def evidence(duty: Responsibility, found: Measured | None) -> list[str]:
     """Return who was seen doing a duty in the results, on either side; a line that says so if they hold no evidence."""
-    lines: list[str] = []
-    watched = False
-    for name in ("native", "lightning"):
-        for cell in CELLS:
-            for run in (found.side(cell, name) if found else ())[:1]:
-                record = seen(run)
-                watched = watched or record is not None
-                lines += [f"seen in your run, {name} {cell}: {each}" for each in _sightings(duty, record)]
-    if lines:
-        return lines
-    if watched:
-        return ["seen in your runs: nobody"]
-    return ["The places are the catalogue's, found in the installed source; these results hold no evidence of a run."]
-
-
-def _sightings(duty: Responsibility, record: dict[str, Any] | None) -> list[str]:
-    """Return innermost frame and count of every way in which the duty's call came about."""
-    found = []
-    for each in (record or {}).get("evidence", ()):
-        if each["call"] == WATCHED.get(duty.name):
-            frame = each["frames"][0]
-            times = "once" if each["count"] == 1 else f"{each['count']} times"
-            found.append(f"{frame['file']}:{frame['line']} {frame['function']}, {times} ({each['phase']})")
-    return found
+    sides = witnesses([run.result for run in found.runs] if found else [], CATALOGUE)
+    if not any(witness.watched for witness in sides.values()):
+        return ["The places are the catalogue's, found in the installed source; these results hold no evidence."]
+    lines = []
+    for side, witness in sides.items():
+        finding = witness.finding(duty)
+        if not finding.sightings:
+            lines.append(f"{side}: {'nobody was seen doing it' if finding.state == 'seen' else finding.state}")
+            continue
+        times = ", ".join(map(str, finding.times))
+        places = ", ".join(dict.fromkeys(str(sighting.place) for sighting in finding.sightings))
+        lines.append(f"{side}: {finding.state} in your runs, {times}, at {places}")
+    return lines
