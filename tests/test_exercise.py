@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import compare
 from common.errors import RunError
 from comparison.code_view import find_duties
-from comparison.exercise import answers, explanations, measured, reading
+from comparison.exercise import answers, explanations, measured, reading, runner
 from comparison.exercise.answers import AnswerBook, default_path, read_answers, write_answers
 from comparison.exercise.judging import judge_count, judge_factor, judge_order
 from comparison.exercise.measured import BLOCK, DDP, ROOT, Ratio, choose, memory_ratio, time_ratio
 from comparison.exercise.reading import READ
+from comparison.exercise.runner import Runner
 from comparison.exercise.session import parse
 from comparison.exercise.tasks import tasks
 from comparison.loading import load_runs
@@ -516,11 +518,60 @@ class TestAnswers:
         assert default_path(name).suffix == ".json"
 
     def test_options_that_contradict_the_results_are_refused(self, results, tmp_path):
-        for option, value in (("--preset", "small"), ("--steps", "99"), ("--device", "cpu")):
+        for option, value in (("--preset", "small"), ("--steps", "99"), ("--device", "cpu"), ("--nproc-per-node", "7")):
             ran = pipe(results, "--answers", tmp_path / "a.json", option, value)
             assert ran.returncode == 2
             assert f"{option} {value}, but the results in {results} were made with" in ran.stderr
             assert len(ran.stderr.splitlines()) == 1
+
+
+class TestRunner:
+    def runner(self, folder: Path, monkeypatch, made: list) -> Runner:
+        arguments = compare.build_parser().parse_args(["exercise", str(folder), "--device", "cpu"])
+        monkeypatch.setattr(runner, "choose_ranks", lambda launcher, device, ranks: (device, ranks or 2))
+        monkeypatch.setattr(runner, "run_all", lambda runs, *_: made.append(runs))
+        return Runner(arguments, folder, compare.workload_arguments)
+
+    def test_cells_that_are_there_are_not_run_again(self, tmp_path, monkeypatch):
+        made = []
+        folder = write_results(tmp_path / "cpu", workload__device_type="cpu")
+        self.runner(folder, monkeypatch, made).provide((DDP, BLOCK, ROOT), Console(file=io.StringIO()))
+        assert made == []
+        assert not [path for path in folder.iterdir() if path.is_dir()]
+
+    def test_missing_cells_are_run_with_the_workload_of_the_others(self, tmp_path, monkeypatch):
+        made = []
+        folder = write_results(tmp_path / "cpu", workload__device_type="cpu", workload__seed=77)
+        for path in folder.glob("fsdp2-root-*"):
+            path.unlink()
+        self.runner(folder, monkeypatch, made).provide((BLOCK, ROOT), Console(file=io.StringIO()))
+        ((first, *rest),) = made
+        assert len(rest) == 5
+        assert {run.strategy for run in (first, *rest)} == {"fsdp2"}
+        options = dict(zip(first.arguments[::2], first.arguments[1::2], strict=True))
+        assert options == {
+            "--preset": "tiny",
+            "--device": "cpu",
+            "--fsdp-wrap": "root",
+            "--batch-size-per-device": "1",
+            "--warmup-steps": "1",
+            "--steps": "2",
+            "--precision": "bf16",
+            "--seed": "77",
+        }
+
+    def test_a_run_that_failed_is_not_made_again_for_the_next_task_and_one_that_ended_never(
+        self, tmp_path, monkeypatch
+    ):
+        made = []
+        (tmp_path / "first").mkdir()
+        save(tmp_path / "first", "ddp-native-1.json", workload__device_type="cpu")
+        asked = self.runner(tmp_path, monkeypatch, made)
+        for _ in range(2):
+            asked.provide((DDP, BLOCK), Console(file=io.StringIO()))
+        (runs,) = made
+        assert len(runs) == 11
+        assert "ddp-native-1" not in {run.name for run in runs}
 
 
 class TestSummary:

@@ -51,6 +51,8 @@ class Runner:
         self._arguments = arguments
         self._options = options
         self.problems: list[str] = []
+        self._tried: set[Path] = set()
+        """Outputs of the runs that this session has made; one that failed is not made again for the next task."""
         self.measured: Measured | None = None
         self.load()
         if self.measured:
@@ -95,8 +97,11 @@ class Runner:
             for batch, contained in BATCHES.items()
             if set(contained) & set(cells)
             and (missing & set(contained) or (self.folder / batch).is_dir())
-            and (left := [run for run in self._plan(batch) if not self._output(batch, run).exists()])
+            and (left := [run for run in self._plan(batch) if self._is_left(self._output(batch, run))])
         }
+
+    def _is_left(self, output: Path) -> bool:
+        return output not in self._tried and not output.exists()
 
     def _plan(self, batch: str) -> list[PlannedRun]:
         strategies = list(dict.fromkeys(cell.split()[0] for cell in BATCHES[batch]))
@@ -123,6 +128,7 @@ class Runner:
                     exit_code=1,
                 ) from None
             console.print(Text(plain(f"{counted(len(runs), 'run')} of {self.setting.in_words()}; results in {folder}")))
+            self._tried |= {self._output(batch, run) for run in runs}
             run_all(runs, partial(execute, launcher=self.setting.launcher, processes=self.setting.processes,
                                   folder=folder), console)  # fmt: skip
         self.load()
@@ -142,6 +148,8 @@ class Runner:
     def _check_options(self, workload: Workload) -> None:
         """Refuse options that contradict the results in the folder: runs beside them could not be compared."""
         wanted = {name: (getattr(self._arguments, name), getattr(workload, name)) for name in CHOSEN}
+        ranks = self.measured.runs[0].result.environment.local_world_size
+        wanted["nproc_per_node"] = (self._arguments.nproc_per_node, ranks)
         wanted["device"] = (None if self._arguments.device == "auto" else self._arguments.device, workload.device_type)
         for name, (value, found) in wanted.items():
             if value not in (None, found):
