@@ -266,6 +266,8 @@ def show_responsibilities(arguments: argparse.Namespace) -> int:
     from comparison.loading import load_runs
 
     if arguments.code is not None:
+        if arguments.paths:
+            raise RunError(f"--code shows source, which {arguments.paths[0]} is no part of; leave the path out")
         return show_code(arguments.code, arguments.format)
     runs, problems = load_runs(arguments.paths)
     results = [run.result for run in runs]

@@ -125,6 +125,12 @@ def test_a_name_near_to_nothing_points_to_the_list(name):
     assert "\x1b" not in ran.stderr
 
 
+def test_paths_of_results_are_refused_instead_of_ignored():
+    ran = responsibilities("--code", "zero_grad", "results/none")
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1)
+    assert "results/none" in ran.stderr
+
+
 def test_piped_it_has_no_colour_and_no_pager():
     ran = responsibilities("--code", "all")
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -39,6 +39,8 @@ from comparison.tables import CPU_CAVEAT
 PRESETS_BY_SIZE = tuple(sorted(PRESETS, key=lambda name: PRESETS[name].blocks))
 DIVIDED = 0.95
 """Share of ddp's model state up to which fsdp2 has divided it."""
+SETTLED = 3
+"""First step of ddp in which nothing but gradients is communicated."""
 NO_RESULTS = "There are no results of these runs yet; the command above makes them."
 
 
@@ -286,8 +288,12 @@ def _times(console: Console, found: Measured, pairs: list[Pair]) -> None:
 def _collectives(found: Measured, cells: tuple[str, ...]) -> str:
     """Return the collectives that were seen in one step, if these results hold such evidence."""
     steps = {cell: _step(found, cell, found.implementation(*cells)) for cell in cells}
-    told = [f"{cell} {_counts(step.collectives_of_strategy)}" for cell, step in steps.items() if step]
-    return f"Seen in one step of your runs: {'; '.join(told)}." if told else ""
+    told = [
+        f"{cell} {_counts(step.collectives_of_strategy)} (step {step.step})" for cell, step in steps.items() if step
+    ]
+    settling = any(step and step.ddp_buckets is not None and step.step < SETTLED for step in steps.values())
+    note = " DDP settles its buckets in its first two steps, and tells all ranks by broadcasts." if settling else ""
+    return f"Seen in one step of your runs: {'; '.join(told)}.{note}" if told else ""
 
 
 def _others(found: Measured) -> str:

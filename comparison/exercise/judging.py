@@ -7,6 +7,8 @@ ABOUT = 1.1
 """Up to which factor two values are "about the same": 10 %."""
 CLOSE = 1.5
 """Up to which factor beyond the interval a guess is close."""
+WIDE = 3.0
+"""An interval whose ends are further apart than this factor decides about no guess within it."""
 EXACT = 1.02
 """Up to which factor a guess of something counted fits."""
 CLOSE_COUNT = 1.25
@@ -40,7 +42,7 @@ def judge_factor(guess: float, ratio: Ratio) -> Mark:
     if estimate is None:
         return "open"
     if estimate.low / EXACT <= guess <= estimate.high * EXACT:
-        return "fits"
+        return "fits" if estimate.high <= WIDE * estimate.low else "open"
     return "close" if estimate.low / CLOSE <= guess <= estimate.high * CLOSE else "differs"
 
 
