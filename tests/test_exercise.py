@@ -40,6 +40,9 @@ CELLS = {
         "workload__fsdp_wrap": "block",
         "workload__reshard_after_forward": {"block": True, "root": False},
         "memory__peak_allocated_gib": 0.9,
+        "memory__parameters_gib": 0.125,
+        "memory__gradients_gib": 0.125,
+        "memory__optimizer_state_gib": 0.25,
         "correctness__parameters_synchronized": None,
         **{f"parameters__{name}": value for name, value in HALF.items()},
     },
@@ -246,7 +249,17 @@ def test_explanations_have_the_figures_of_the_results(whole):
     text = " ".join(whole[0].split())
     assert "ddp: 364,160 of 364,160 elements, 1.0000; fsdp2 block: 182,080 of 364,160 elements, 0.5000" in text
     assert "5 all-gathers and 3 reduce-scatters a step" in text
+    assert "take 1 GiB on a ddp rank and 0.5 GiB on an fsdp2 rank, 0.50 times as much on 2 ranks" in text
+    assert "So the peak is 0.60 times ddp's, not 1 / 2." in text
     assert "all 3 losses equal to the last bit" in text
+
+
+def test_explanations_say_no_more_than_the_results_do(tmp_path):
+    equal = {"memory__parameters_gib": 0.25, "memory__gradients_gib": 0.25, "memory__optimizer_state_gib": 0.5}
+    told = io.StringIO()
+    explanations.ddp_against_fsdp2(Console(file=told, width=400), measured_in(write_results(tmp_path / "odd", **equal)))
+    assert "That is not what sharding does" in told.getvalue()
+    assert "divides this part" not in told.getvalue()
 
 
 def test_no_line_is_wider_than_the_terminal(whole, tmp_path):
