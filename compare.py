@@ -1,6 +1,7 @@
 """The command line of the comparison: run the matrix, show results, say who is responsible for what."""
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import RunError, missing_package
 from common.options import LAUNCHERS, STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
+from comparison.exercise.options import add_exercise_options
 from comparison.sbatch import add_sbatch_options
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report_error(missing_package(error))
     except RunError as error:
         return report_error(error)
+    except BrokenPipeError:  # whoever read our output, such as head, has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter would flush the broken one at exit
+        return FAILED
     except KeyboardInterrupt:
         print("compare.py: interrupted; no process of the run is left", file=sys.stderr)
         return INTERRUPTED
@@ -49,7 +54,7 @@ def report_error(error: RunError) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
     parser = OneLineParser(prog="compare.py", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="{run,sbatch,show,responsibilities}")
+    commands = parser.add_subparsers(required=True, metavar="{run,sbatch,show,responsibilities,exercise}")
 
     run = commands.add_parser("run", help="run both implementations in turn, then show the tables", allow_abbrev=False)
     add_run_options(run)
@@ -71,7 +76,14 @@ def build_parser() -> argparse.ArgumentParser:
     duties.add_argument("paths", nargs="*", type=Path, metavar="PATH",
                         help="result files, or folders of them, as evidence of who was seen doing it")  # fmt: skip
     duties.add_argument("--format", choices=("table", "markdown", "json"), default="table", help="default: table")
+    duties.add_argument("--code", metavar="NAME",
+                        help="show one duty's code on both sides, such as zero_grad; all: every duty's")  # fmt: skip
     duties.set_defaults(command=show_responsibilities)
+
+    exercise = commands.add_parser("exercise", help="predict, measure, compare and explain: a workbook",
+                                   allow_abbrev=False)  # fmt: skip
+    add_exercise_options(exercise)
+    exercise.set_defaults(command=do_exercise)
     return parser
 
 
@@ -263,12 +275,19 @@ def show_responsibilities(arguments: argparse.Namespace) -> int:
     from comparison import responsibility_table
     from comparison.loading import load_runs
 
+    if arguments.code is not None:
+        if arguments.paths:
+            raise RunError(f"--code shows source, which {arguments.paths[0]} is no part of; leave the path out")
+        return show_code(arguments.code, arguments.format)
     runs, problems = load_runs(arguments.paths)
     results = [run.result for run in runs]
     if arguments.format == "json":
         import json
 
-        print(json.dumps(responsibility_table.to_json_data(results), indent=2))
+        from comparison import plumbing
+
+        document = {"plumbing": plumbing.to_json_data(), "duties": responsibility_table.to_json_data(results)}
+        print(json.dumps(document, indent=2))
     elif arguments.format == "markdown":
         print(responsibility_table.to_markdown(results))
     else:
@@ -280,6 +299,31 @@ def show_responsibilities(arguments: argparse.Namespace) -> int:
     if wrong := responsibility_table.contradicted(results):
         print(f"compare.py: the catalogue is contradicted by these runs in: {', '.join(wrong)}", file=sys.stderr)
     return FAILED if problems or wrong else COMPARED
+
+
+def do_exercise(arguments: argparse.Namespace) -> int:
+    """Lead through the workbook, print it as a handout, or sum up a class."""
+    from comparison.exercise.command import run
+
+    return run(arguments, workload_arguments)
+
+
+def show_code(name: str, style: str) -> int:
+    """Show the code of one duty, or of all, on both sides."""
+    from comparison import code_view
+
+    duties = code_view.find_duties(name)
+    if style == "json":
+        import json
+
+        print(json.dumps(code_view.to_json_data(duties), indent=2))
+    elif style == "markdown":
+        print(code_view.to_markdown(duties))
+    else:
+        from rich.console import Console
+
+        code_view.render(Console(highlight=False), duties)
+    return COMPARED
 
 
 if __name__ == "__main__":

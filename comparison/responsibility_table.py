@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.result import Result
+from comparison import plumbing
 from comparison.catalogue import CATALOGUE
 from comparison.evidence import SIDES, Finding, Sighting, witnesses
 from comparison.responsibilities import Owner, Responsibility, summary
@@ -100,11 +101,12 @@ def contradicted(results: Sequence[Result]) -> list[str]:
 
 
 def _introduction(findings: Findings) -> list[str]:
+    introduction = [summary(CATALOGUE), plumbing.sentence(), LEGEND]
     if findings is None:
-        return [summary(CATALOGUE), LEGEND]
+        return introduction
     states = Counter(_states(each) for each in findings)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
-    return [summary(CATALOGUE), LEGEND, f"Of the {len(CATALOGUE)} rows, these runs show: {counts}.", STATES]
+    return [*introduction, f"Of the {len(CATALOGUE)} rows, these runs show: {counts}.", STATES]
 
 
 def _states(findings: tuple[Finding, Finding]) -> str:

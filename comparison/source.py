@@ -61,7 +61,7 @@ def locate(place: Place) -> Location | None:
         return None
     path = root / place.file
     try:
-        text = _read(path, path.stat().st_mtime_ns)
+        text = read_source(path)
     except OSError as error:
         raise PlaceNotFound(place, f"the file: {error.strerror}") from None
     bodies = list(_bodies(text, place.function.split(".")))
@@ -72,6 +72,15 @@ def locate(place: Place) -> Location | None:
         if position is not None:
             return Location(place.file, text.count("\n", 0, position) + 1, place.function, path)
     raise PlaceNotFound(place, "the function does not contain it")
+
+
+def read_source(path: Path) -> str:
+    """Return a source file's text as it is now.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return _read(path, path.stat().st_mtime_ns)
 
 
 @cache

@@ -1,0 +1,1 @@
+"""The workbook: predict, measure, compare, explain, in a terminal."""
