@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_shown(show, tmp_pat
 
 def test_json_has_state_times_and_frames(show, tmp_path):
     _, out, _ = show(saved(tmp_path, SEEN), "--format", "json")
-    row = next(row for row in json.loads(out) if row["name"] == "zero_grad")
+    row = next(row for row in json.loads(out)["duties"] if row["name"] == "zero_grad")
     assert row["native"]["state"] == "seen"
     assert row["native"]["times"] == [{"call": "zero_grad", "phase": "step", "low": 1, "high": 1}]
     frame = {"file": "native/train.py", "line": 40, "function": "training_step"}
