@@ -12,21 +12,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from common.bounds import MAX_STRING, Count, Measured, Names, NonNegative, Positive, Sha256
 from common.errors import RunError
 from common.foreign import ResultFileError, first_error, obstacle, read_content
 
 SCHEMA_VERSION = "1.0"
-
-MAX_STRING = 2**17
-"""Characters of a string; Linux allows an argument or an environment variable no more."""
-
-Count = Annotated[int, Field(ge=0, le=2**64 - 1)]
-Positive = Annotated[int, Field(ge=1, le=2**64 - 1)]
-NonNegative = Annotated[float, Field(ge=0)]
-Measured = Annotated[float, Field(ge=0, le=1e15)]
-"""A time, rate or size. The bound is beyond anything that is measured, and within what can be squared and summed."""
-Names = Annotated[list[str], Field(fail_fast=True)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Section(BaseModel):
