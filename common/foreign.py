@@ -91,7 +91,7 @@ def first_error(error: ValidationError, schema_version: str) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
     if first["loc"] == ("schema_version",) and isinstance(first["input"], str):
         return _wrong_version(first["input"], schema_version)
-    text = first["msg"]
+    text = first["msg"].removeprefix("Value error, ")
     if first["type"] == "json_invalid" and "EOF while parsing" in text:
         text += "; the file was cut off"
     if first["type"] != "extra_forbidden" and isinstance(first["input"], str | int | float) and first["loc"]:

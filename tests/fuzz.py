@@ -94,12 +94,16 @@ def leaves(data: dict[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple
             yield from leaves(value, (*prefix, name))
 
 
-PATHS = tuple(leaves(make_data(**STARTS[2])))
+PATHS = {
+    name: tuple(leaves(value, (name,))) if isinstance(value, dict) else ((name,),)
+    for name, value in make_data(**STARTS[2]).items()
+}
+"""The places of a result by section."""
 
 
 def change(draw: Callable, results: list[dict[str, Any]]) -> None:
     """Change one place of these results, where they still have it: mostly to another value of the same type."""
-    *sections, leaf = draw(st.sampled_from(PATHS))
+    *sections, leaf = draw(st.sampled_from(PATHS[draw(st.sampled_from(tuple(PATHS)))]))
     action = draw(st.sampled_from((*["alike"] * 8, "anything", "delete", "add")))
     for data in results:
         target: Any = data
@@ -127,8 +131,8 @@ def alike(old: Any) -> st.SearchStrategy:
         case str():
             return texts
         case [float(), *_]:
-            losses = floats | st.sampled_from((1e308, -1e308))
-            return st.lists(losses, min_size=len(old), max_size=len(old))
+            extremes = floats | st.sampled_from((1e308, -1e308))
+            return st.lists(extremes, min_size=len(old), max_size=len(old)) | st.lists(extremes, max_size=4)
         case list():
             return st.lists(texts, max_size=3)
         case dict():
