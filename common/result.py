@@ -5,15 +5,13 @@ Schema that is kept in ``docs/result.schema.json``.
 """
 
 import json
-import os
-import secrets
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from common.bounds import MAX_STRING, Count, Measured, Names, NonNegative, Positive, Sha256
-from common.errors import RunError
+from common.atomic import write_whole
+from common.bounds import MAX_STRING, Count, Measured, Names, NonNegative, Phase, Place, Positive, Sha256
 from common.foreign import ResultFileError, first_error, obstacle, read_content
 
 SCHEMA_VERSION = "1.0"
@@ -267,10 +265,6 @@ class Correctness(Section):
     """Of the full weights after the last step."""
 
 
-Phase = Literal["setup", "step", "window", "teardown"]
-Place = Annotated[str, Field(pattern=r"^[\w./-]+:\d+ \S+$")]
-
-
 class Evidence(Section):
     """One way in which a watched call came about on rank zero."""
 
@@ -279,8 +273,8 @@ class Evidence(Section):
     ``teardown``: after the last step."""
     call: str
     """What was called; ``common/trace.py`` has the list."""
-    count: Annotated[int, Field(ge=1)]
-    frames: Annotated[list[Place], Field(min_length=1)]
+    count: Positive
+    frames: Annotated[list[Place], Field(min_length=1, max_length=100, fail_fast=True)]
     """The innermost frame of this project or of lightning, then those that led there, as far as they are kept: file
     relative to the folder that holds the package, line, and qualified name of the function."""
 
@@ -288,7 +282,7 @@ class Evidence(Section):
 class StepCounts(Section):
     """Operations of one whole warm-up step on rank zero."""
 
-    step: Annotated[int, Field(ge=1)] | None
+    step: Positive | None
     """Which step, counted from 1; DDP settles its buckets during the first two."""
     collectives_of_strategy: dict[str, Count]
     """By DDP or FSDP2 itself, by kind: what the strategy needs."""
@@ -303,7 +297,7 @@ class StepCounts(Section):
 class Responsibilities(Section):
     """Who called what, from watching the run; in the order in which each was first seen."""
 
-    evidence: list[Evidence]
+    evidence: Annotated[list[Evidence], Field(max_length=10_000, fail_fast=True)]
     step: StepCounts
 
 
@@ -345,18 +339,12 @@ class Result(Section):
 
     @model_validator(mode="after")
     def completed_runs_are_complete(self) -> Self:
-        """Refuse a completed run that lacks a part."""
+        """Refuse a completed run that lacks a part, or the lap or loss of a step."""
         if self.outcome.status == "completed":
             missing = [name for name in MEASURED if getattr(self, name) is None]
             missing += [f"workload.{name}" for name in FOUND_OUT if getattr(self.workload, name) is None]
             if missing:
                 raise ValueError(f"a completed run without {', '.join(missing)}")
-        return self
-
-    @model_validator(mode="after")
-    def every_step_is_there(self) -> Self:
-        """Refuse a completed run with more or fewer laps or losses than it had steps: steps are compared one by one."""
-        if self.outcome.status == "completed" and self.timing and self.correctness:
             steps, warmup_steps = self.workload.steps, self.workload.warmup_steps
             laps, losses = len(self.timing.laps_milliseconds), len(self.correctness.losses)
             if (laps, losses) != (steps, warmup_steps + steps):
@@ -406,38 +394,7 @@ def write_result(path: Path, result: Result, *, overwrite: bool) -> None:
     Raises:
         RunError: the file appeared in the meantime and may not be replaced, or cannot be written.
     """
-    text = json.dumps(result.model_dump(mode="json"), indent=2, allow_nan=False) + "\n"
-    target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            with open(temporary, "x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            if overwrite:
-                os.replace(temporary, target)
-            else:
-                _rename_without_replacing(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except FileExistsError:
-        raise RunError(
-            f"{path} was written by somebody else during the run; it is left as it is", exit_code=1
-        ) from None
-    except OSError as error:
-        raise RunError(f"{path} could not be written: {error.strerror}", exit_code=1) from None
-
-
-def _rename_without_replacing(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)  # unlike a rename, a link never replaces what another run wrote
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links: better a small race than a lost result
-        if target.exists():
-            raise FileExistsError(target) from None
-        os.replace(source, target)
+    write_whole(path, json.dumps(result.model_dump(mode="json"), indent=2, allow_nan=False) + "\n", overwrite=overwrite)
 
 
 if __name__ == "__main__":

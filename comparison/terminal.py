@@ -5,7 +5,7 @@ from rich.text import Text
 
 from common.text import plain
 
-NARROWEST = 40
+NARROWEST = 20
 """Columns that tables are laid out for at least: a narrower terminal folds the lines by itself."""
 
 

@@ -2,6 +2,7 @@
 
 import codecs
 import contextlib
+import copy
 import csv
 import io
 import json
@@ -75,7 +76,10 @@ anything = st.sampled_from(
 def folders(draw: Callable) -> list[bytes]:
     """Return the contents of a folder: two to four results, some of them damaged, all in one way or one by one."""
     start = draw(st.sampled_from(STARTS))
-    results = [make_data(("native", "lightning")[number % 2], **start) for number in range(draw(st.integers(2, 4)))]
+    results = [
+        make_data(("native", "lightning")[number % 2], **copy.deepcopy(start))
+        for number in range(draw(st.integers(2, 4)))
+    ]
     for _ in range(draw(st.integers(0, 3))):
         damaged = results if draw(st.booleans()) else [draw(st.sampled_from(results))]
         change(draw, damaged)

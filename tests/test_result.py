@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from common import result as result_module
+from common import atomic
 from common.errors import RunError
 from common.result import FOUND_OUT, MEASURED, Outcome, Result, ResultFileError, read_result, write_result
 from tests.factories import OUT_OF_MEMORY, make_data, make_result
@@ -267,7 +267,7 @@ class TestFullDisk:
 
 
 def test_a_temporary_file_of_a_killed_run_does_not_stop_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(result_module.secrets, "token_hex", lambda size: "first")
+    monkeypatch.setattr(atomic.secrets, "token_hex", lambda size: "first")
     monkeypatch.setattr(os, "getpid", lambda: 7)
     for name in (".result.json.7.tmp", ".result.json.tmp"):
         (tmp_path / name).touch()
