@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from common.errors import RunError, missing_package
 from common.options import LAUNCHERS, STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
-from comparison.exercise.options import add_exercise_options
 from common.text import plain
+from comparison.exercise.options import add_exercise_options
 from comparison.sbatch import add_sbatch_options
 
 if TYPE_CHECKING:
@@ -56,9 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report_error(missing_package(error))
     except RunError as error:
         return report_error(error)
-    except BrokenPipeError:  # whoever read our output, such as head, has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter would flush the broken one at exit
-        return FAILED
     except KeyboardInterrupt:
         print("compare.py: interrupted; no process of the run is left", file=sys.stderr)
         return INTERRUPTED
@@ -344,9 +341,9 @@ def show_code(name: str, style: str) -> int:
     elif style == "markdown":
         print(code_view.to_markdown(duties))
     else:
-        from rich.console import Console
+        from comparison.terminal import make_console
 
-        code_view.render(Console(highlight=False), duties)
+        code_view.render(make_console(), duties)
     return COMPARED
 
 

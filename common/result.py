@@ -348,10 +348,8 @@ class Result(Section):
             steps, warmup_steps = self.workload.steps, self.workload.warmup_steps
             laps, losses = len(self.timing.laps_milliseconds), len(self.correctness.losses)
             if (laps, losses) != (steps, warmup_steps + steps):
-                raise ValueError(
-                    f"timing.laps_milliseconds has {laps:,} entries and correctness.losses {losses:,}, "
-                    f"for {warmup_steps:,} warm-up steps and {steps:,} timed ones"
-                )
+                found = f"timing.laps_milliseconds has {laps:,} entries and correctness.losses {losses:,}"
+                raise ValueError(f"{found}, for {warmup_steps:,} warm-up steps and {steps:,} timed ones")
         return self
 
 

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from common.result import Result
+from common.text import plain
 from comparison.attribution import Attribution, attribute
 from comparison.attribution_text import attribution_as_data, attribution_blocks, attribution_title
 from comparison.formatting import cells, describe_workload, facts, shown_rows, title, verdict_sentence
-from common.text import plain
 from comparison.metrics import parity, rows, verdict
 from comparison.pairing import Pair, Pairing
 from comparison.responsibility_table import to_json_data, to_markdown

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from common.report import describe_outcome
-from common.variants import BY_NAME
 from common.text import plain, shortened
+from common.variants import BY_NAME
 from comparison.loading import Run
 from comparison.metrics import METRICS, Metric, Row, Value, Verdict, parity, remarks, rows, verdict
 from comparison.pairing import Difference, Pair

@@ -11,8 +11,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.result import Result
-from comparison import plumbing
 from common.text import plain
+from comparison import plumbing
 from comparison.catalogue import CATALOGUE
 from comparison.evidence import SIDES, Finding, Sighting, witnesses
 from comparison.responsibilities import Owner, Responsibility, summary

@@ -6,9 +6,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from common.text import shortened
 from comparison.attribution import Attribution, attribute
 from comparison.attribution_text import attribution_blocks, attribution_title
-from common.text import shortened
 from comparison.formatting import (
     FACT_LENGTH,
     OVERVIEW,
@@ -94,7 +94,7 @@ def print_attribution(console: Console, attribution: Attribution) -> None:
         _say(console, f"{name}  {line}", style)
         lines = _grid()
         for each in below:
-            lines.add_row("-", Text(plain(each)))
+            lines.add_row("-", literal(console, each))
         if below:
             console.print(lines)
 

@@ -217,7 +217,8 @@ class TestPathThatIsNoFile:
             file.truncate(200 * 2**20)
         code = (
             "import compare, re, sys; code = compare.main(sys.argv[1:]);"
-            "print(int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1]) // 1024, file=sys.stderr);"
+            "print(int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1]) // 1024,"
+            "file=sys.stderr);"
             "sys.exit(code)"
         )
         started = time.monotonic()
