@@ -1,6 +1,8 @@
 """The command line of the comparison: run the matrix, show results, say who is responsible for what."""
 
 import argparse
+import errno
+import io
 import os
 import signal
 import sys
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import RunError, missing_package
 from common.options import LAUNCHERS, STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
+from common.text import plain
 from comparison.exercise.options import add_exercise_options
 from comparison.sbatch import add_sbatch_options
 
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
     from comparison.pairing import Pairing
 
 COMPARED, FAILED, USAGE, NOT_COMPARABLE = 0, 1, 2, 3
-INTERRUPTED = 130
+INTERRUPTED, READER_LEFT = 130, 141
+"""As a shell reports SIGINT and SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,15 +35,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     # SIGINT too: it is ignored by whatever a script starts in the background.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name may hold what the terminal's encoding does not
     try:
-        return arguments.command(arguments)
+        code = arguments.command(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read this, such as `head`, has seen enough
+        end_output()
+        return READER_LEFT
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+            raise
+        report_error(RunError(f"the output could not be written: {error.strerror}"))
+        end_output()
+        return FAILED
     except ModuleNotFoundError as error:
         return report_error(missing_package(error))
     except RunError as error:
         return report_error(error)
-    except BrokenPipeError:  # whoever read our output, such as head, has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter would flush the broken one at exit
-        return FAILED
     except KeyboardInterrupt:
         print("compare.py: interrupted; no process of the run is left", file=sys.stderr)
         return INTERRUPTED
@@ -47,8 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def report_error(error: RunError) -> int:
     """Print an error in one line and return its exit code."""
-    print(f"compare.py: error: {error}", file=sys.stderr)
+    print("\n".join(plain(line) for line in f"compare.py: error: {error}".splitlines()), file=sys.stderr)
     return error.exit_code
+
+
+def end_output() -> None:
+    """Let nothing more be written, so that what the interpreter still holds does not raise again when it exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -120,11 +143,10 @@ def add_show_options(parser: argparse._ActionsContainer, formats: Sequence[str] 
 
 def run_matrix(arguments: argparse.Namespace) -> int:
     """Run every cell of the matrix in its own process group, then show what came out."""
-    from rich.console import Console
-
     from comparison.launchers import check_meeting_point, choose_launcher, choose_ranks
     from comparison.matrix import choose_variants, execute, plan
     from comparison.progress import run_all
+    from comparison.terminal import make_console
 
     launcher = choose_launcher(arguments.launcher)
     check_meeting_point(launcher)
@@ -132,7 +154,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     preset = arguments.preset or ("small" if device == "cuda" else "tiny")
     options = workload_arguments(arguments, preset, device, launcher.nodes * processes)
     folder = new_folder(arguments.output_dir)
-    console = Console(highlight=False)
+    console = make_console()
     strategies = list(dict.fromkeys(arguments.strategy))
     variants, left_out = {}, []
     if arguments.attribute:
@@ -229,7 +251,7 @@ def show_paths(
 
     runs, problems = load_runs(paths)
     for problem in problems:
-        print(f"compare.py: {problem.encode('unicode_escape').decode()}", file=sys.stderr)
+        print(f"compare.py: {plain(problem)}", file=sys.stderr)
     pairing = pair_runs(runs)
     if style == "table":
         print_tables(pairing, responsibilities, in_short, force)
@@ -244,11 +266,10 @@ def show_paths(
 
 def print_tables(pairing: "Pairing", responsibilities: bool, in_short: bool, force: bool) -> None:
     """Print a pairing for a person."""
-    from rich.console import Console
-
     from comparison.tables import print_in_short, print_pairing
+    from comparison.terminal import make_console
 
-    console = Console(highlight=False)
+    console = make_console()
     print_pairing(console, pairing, force)
     if responsibilities:
         from comparison.responsibility_table import render
@@ -291,11 +312,11 @@ def show_responsibilities(arguments: argparse.Namespace) -> int:
     elif arguments.format == "markdown":
         print(responsibility_table.to_markdown(results))
     else:
-        from rich.console import Console
+        from comparison.terminal import make_console
 
-        responsibility_table.render(Console(highlight=False), results=results)
+        responsibility_table.render(make_console(), results=results)
     for problem in problems:
-        print(f"compare.py: {problem}", file=sys.stderr)
+        print(f"compare.py: {plain(problem)}", file=sys.stderr)
     if wrong := responsibility_table.contradicted(results):
         print(f"compare.py: the catalogue is contradicted by these runs in: {', '.join(wrong)}", file=sys.stderr)
     return FAILED if problems or wrong else COMPARED
@@ -320,9 +341,9 @@ def show_code(name: str, style: str) -> int:
     elif style == "markdown":
         print(code_view.to_markdown(duties))
     else:
-        from rich.console import Console
+        from comparison.terminal import make_console
 
-        code_view.render(Console(highlight=False), duties)
+        code_view.render(make_console(), duties)
     return COMPARED
 
 

@@ -5,20 +5,16 @@ Schema that is kept in ``docs/result.schema.json``.
 """
 
 import json
-import os
-import secrets
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from common.errors import RunError
+from common.atomic import write_whole
+from common.bounds import MAX_STRING, Count, Measured, Names, NonNegative, Phase, Place, Positive, Sha256
+from common.foreign import ResultFileError, first_error, obstacle, read_content
 
 SCHEMA_VERSION = "1.0"
-
-Count = Annotated[int, Field(ge=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Section(BaseModel):
@@ -29,6 +25,7 @@ class Section(BaseModel):
         strict=True,
         frozen=True,
         allow_inf_nan=False,
+        str_max_length=MAX_STRING,
         defer_build=True,
         # Only the JSON Schema shows them, and pydantic needs 20 ms to read them from this file.
         use_attribute_docstrings=__name__ == "__main__",
@@ -69,13 +66,13 @@ class Workload(Section):
     preset: str
     model: ModelDimensions
     device_type: Literal["cpu", "cuda"]
-    world_size: Annotated[int, Field(ge=1)]
-    batch_size_per_device: Annotated[int, Field(ge=1)]
-    global_batch_size: Annotated[int, Field(ge=1)]
+    world_size: Positive
+    batch_size_per_device: Positive
+    global_batch_size: Positive
     precision_resolved: Literal["fp32", "bf16"]
     seed: Count
-    warmup_steps: Annotated[int, Field(ge=1)]
-    steps: Annotated[int, Field(ge=1)]
+    warmup_steps: Positive
+    steps: Positive
     memory_snapshot: bool
     """Whether memory was recorded during two warm-up steps."""
     variants: list[Literal["zero-grad after-forward", "autocast-cache off", "sigterm-broadcast off"]]
@@ -130,11 +127,11 @@ class Environment(Section):
 
     started_at: str
     """ISO 8601, UTC."""
-    command: list[str]
+    command: Names
     launcher: Literal["torchrun", "srun", "lightning", "none"]
-    num_nodes: Annotated[int, Field(ge=1)]
-    local_world_size: Annotated[int, Field(ge=1)]
-    hosts: list[str]
+    num_nodes: Positive
+    local_world_size: Positive
+    hosts: Names
     """Distinct host names in the order of ranks."""
     nodes_share_hardware: bool | None
     """Whether several nodes of the run were one machine, as in a simulated cluster: its times mean nothing. Null for a
@@ -172,26 +169,26 @@ class Environment(Section):
 class Timing(Section):
     """The window: the timed steps after the warm-up."""
 
-    laps_milliseconds: Annotated[list[NonNegative], Field(min_length=1)]
+    laps_milliseconds: Annotated[list[Measured], Field(min_length=1, fail_fast=True)]
     """Every timed step of rank zero, in order, from the end of one step to the end of the next."""
-    laps_over_window: NonNegative
+    laps_over_window: Measured
     """Sum of the laps over rank zero's window on the host's clock: 1 where both tell the same."""
-    elapsed_seconds: NonNegative
+    elapsed_seconds: Measured
     """The window of the slowest rank, on the host's clock between two device synchronisations."""
-    milliseconds_per_step: NonNegative
+    milliseconds_per_step: Measured
     """elapsed_seconds over the number of steps."""
-    milliseconds_per_step_median: NonNegative
+    milliseconds_per_step_median: Measured
     """Median of rank zero's laps."""
-    milliseconds_per_step_p10: NonNegative
-    milliseconds_per_step_p90: NonNegative
-    milliseconds_per_step_min: NonNegative
-    milliseconds_per_step_max: NonNegative
-    milliseconds_per_step_iqr: NonNegative | None
+    milliseconds_per_step_p10: Measured
+    milliseconds_per_step_p90: Measured
+    milliseconds_per_step_min: Measured
+    milliseconds_per_step_max: Measured
+    milliseconds_per_step_iqr: Measured | None
     """Inter-quartile range of rank zero's laps; null for a single step."""
-    milliseconds_per_step_median_slowest_rank: NonNegative
+    milliseconds_per_step_median_slowest_rank: Measured
     """Largest over ranks of the median of the laps."""
-    samples_per_second: NonNegative
-    tokens_per_second: NonNegative
+    samples_per_second: Measured
+    tokens_per_second: Measured
 
 
 class Memory(Section):
@@ -201,39 +198,39 @@ class Memory(Section):
     the window; with activations_and_temporary_gib it adds up to peak_allocated_gib.
     """
 
-    peak_allocated_gib: NonNegative | None
+    peak_allocated_gib: Measured | None
     """Peak of the window by PyTorch's CUDA allocator, largest over ranks."""
-    peak_allocated_gib_min: NonNegative | None
+    peak_allocated_gib_min: Measured | None
     """The same, smallest over ranks."""
-    peak_reserved_gib: NonNegative | None
+    peak_reserved_gib: Measured | None
     """Peak of what that allocator held from the device during the window, largest over ranks."""
-    peak_reserved_gib_min: NonNegative | None
-    setup_peak_allocated_gib: NonNegative | None
+    peak_reserved_gib_min: Measured | None
+    setup_peak_allocated_gib: Measured | None
     """Peak before the window, warm-up included, largest over ranks."""
-    setup_peak_allocated_gib_min: NonNegative | None
-    setup_peak_reserved_gib: NonNegative | None
+    setup_peak_allocated_gib_min: Measured | None
+    setup_peak_reserved_gib: Measured | None
     """Peak of what the allocator held from the device before the window, largest over ranks."""
-    setup_peak_reserved_gib_min: NonNegative | None
-    device_used_gib: NonNegative | None
+    setup_peak_reserved_gib_min: Measured | None
+    device_used_gib: Measured | None
     """Memory in use on the device at the end of the window, whoever uses it: the CUDA context and NCCL as well."""
-    device_used_gib_min: NonNegative | None
-    end_allocated_gib: NonNegative | None
+    device_used_gib_min: Measured | None
+    end_allocated_gib: Measured | None
     """Allocated at the end of the window, on the rank of the breakdown."""
     allocation_retries: Count | None
     """How often in the window the allocator had to empty its cache and try again, over all ranks."""
-    parameters_gib: NonNegative
+    parameters_gib: Measured
     """Breakdown: the parameters, all of them for ddp, the rank's shards for fsdp2."""
-    gradients_gib: NonNegative
+    gradients_gib: Measured
     """Breakdown: their gradients, where the last step left them."""
-    optimizer_state_gib: NonNegative
+    optimizer_state_gib: Measured
     """Breakdown: AdamW's two moments."""
-    buffers_gib: NonNegative
+    buffers_gib: Measured
     """Breakdown: the model's buffers."""
-    activations_and_temporary_gib: float | None
+    activations_and_temporary_gib: Annotated[float, Field(ge=-1e15, le=1e15)] | None
     """The rest of the peak."""
-    process_peak_resident_gib: NonNegative
+    process_peak_resident_gib: Measured
     """Peak resident set of the process in host memory since its start, largest over ranks."""
-    process_peak_resident_gib_min: NonNegative
+    process_peak_resident_gib_min: Measured
 
 
 class Parameters(Section):
@@ -243,14 +240,14 @@ class Parameters(Section):
     """Elements stored by the rank that stores most."""
     local_parameter_elements_min: Count
     """Elements stored by the rank that stores least."""
-    local_parameter_fraction: NonNegative
+    local_parameter_fraction: Measured
     """local_parameter_elements over global_parameter_count: 1 for ddp, about 1 / world_size for fsdp2."""
 
 
 class Correctness(Section):
     """Evidence of what was computed, for comparison to the last bit."""
 
-    losses: Annotated[list[float], Field(min_length=1)]
+    losses: Annotated[list[float], Field(min_length=1, fail_fast=True)]
     """Loss of every step, warm-up included: the mean over ranks, in float64."""
     final_loss_mean: float
     """The last of them."""
@@ -268,10 +265,6 @@ class Correctness(Section):
     """Of the full weights after the last step."""
 
 
-Phase = Literal["setup", "step", "window", "teardown"]
-Place = Annotated[str, Field(pattern=r"^[\w./-]+:\d+ \S+$")]
-
-
 class Evidence(Section):
     """One way in which a watched call came about on rank zero."""
 
@@ -280,8 +273,8 @@ class Evidence(Section):
     ``teardown``: after the last step."""
     call: str
     """What was called; ``common/trace.py`` has the list."""
-    count: Annotated[int, Field(ge=1)]
-    frames: Annotated[list[Place], Field(min_length=1)]
+    count: Positive
+    frames: Annotated[list[Place], Field(min_length=1, max_length=100, fail_fast=True)]
     """The innermost frame of this project or of lightning, then those that led there, as far as they are kept: file
     relative to the folder that holds the package, line, and qualified name of the function."""
 
@@ -289,7 +282,7 @@ class Evidence(Section):
 class StepCounts(Section):
     """Operations of one whole warm-up step on rank zero."""
 
-    step: Annotated[int, Field(ge=1)] | None
+    step: Positive | None
     """Which step, counted from 1; DDP settles its buckets during the first two."""
     collectives_of_strategy: dict[str, Count]
     """By DDP or FSDP2 itself, by kind: what the strategy needs."""
@@ -304,7 +297,7 @@ class StepCounts(Section):
 class Responsibilities(Section):
     """Who called what, from watching the run; in the order in which each was first seen."""
 
-    evidence: list[Evidence]
+    evidence: Annotated[list[Evidence], Field(max_length=10_000, fail_fast=True)]
     step: StepCounts
 
 
@@ -314,13 +307,13 @@ class Outcome(Section):
     status: Literal["completed", "out_of_memory", "diverged", "out_of_sync", "untrained"]
     phase: Literal["setup", "warmup", "window", "final"] | None = None
     """Where it ended, unless completed."""
-    step: Annotated[int, Field(ge=1)] | None = None
+    step: Positive | None = None
     """The optimizer step, counted from 1 with the warm-up, in which it ended."""
     rank: Count | None = None
     """The first global rank on which it did."""
-    requested_gib: NonNegative | None = None
+    requested_gib: Measured | None = None
     """What the allocation that failed had asked for, by PyTorch's message."""
-    free_gib: NonNegative | None = None
+    free_gib: Measured | None = None
     """What the device then had free, by PyTorch's message."""
     message: str | None = None
     """The first cause, in one line."""
@@ -346,12 +339,17 @@ class Result(Section):
 
     @model_validator(mode="after")
     def completed_runs_are_complete(self) -> Self:
-        """Refuse a completed run that lacks a part."""
+        """Refuse a completed run that lacks a part, or the lap or loss of a step."""
         if self.outcome.status == "completed":
             missing = [name for name in MEASURED if getattr(self, name) is None]
             missing += [f"workload.{name}" for name in FOUND_OUT if getattr(self.workload, name) is None]
             if missing:
                 raise ValueError(f"a completed run without {', '.join(missing)}")
+            steps, warmup_steps = self.workload.steps, self.workload.warmup_steps
+            laps, losses = len(self.timing.laps_milliseconds), len(self.correctness.losses)
+            if (laps, losses) != (steps, warmup_steps + steps):
+                found = f"timing.laps_milliseconds has {laps:,} entries and correctness.losses {losses:,}"
+                raise ValueError(f"{found}, for {warmup_steps:,} warm-up steps and {steps:,} timed ones")
         return self
 
 
@@ -361,10 +359,6 @@ FOUND_OUT = ("global_parameter_count", "optimizer", "initial_weights_sha256", "b
 """Fields of the workload that only the run itself finds out."""
 
 
-class ResultFileError(Exception):
-    """A file that is no result of this schema; the message names the file and the first wrong key."""
-
-
 def read_result(path: Path) -> Result:
     """Read a result file.
 
@@ -372,7 +366,7 @@ def read_result(path: Path) -> Result:
         ResultFileError: it cannot be read, is not JSON, or does not follow the schema.
     """
     try:
-        return parse_result(path.read_bytes(), path)
+        return parse_result(read_content(path), path)
     except OSError as error:
         raise ResultFileError(f"{path}: {error.strerror}") from None
 
@@ -383,12 +377,13 @@ def parse_result(content: bytes, path: Path) -> Result:
     Raises:
         ResultFileError: it is not JSON, or does not follow the schema.
     """
-    try:
-        return Result.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ResultFileError(f"{path}: {f'{key}: ' if key else ''}{first['msg']}") from None
+    reason = obstacle(content)
+    if reason is None:
+        try:
+            return Result.model_validate_json(content)
+        except ValidationError as error:
+            reason = first_error(error, SCHEMA_VERSION)
+    raise ResultFileError(f"{path}: {reason}")
 
 
 def write_result(path: Path, result: Result, *, overwrite: bool) -> None:
@@ -397,38 +392,7 @@ def write_result(path: Path, result: Result, *, overwrite: bool) -> None:
     Raises:
         RunError: the file appeared in the meantime and may not be replaced, or cannot be written.
     """
-    text = json.dumps(result.model_dump(mode="json"), indent=2, allow_nan=False) + "\n"
-    target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            with open(temporary, "x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            if overwrite:
-                os.replace(temporary, target)
-            else:
-                _rename_without_replacing(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except FileExistsError:
-        raise RunError(
-            f"{path} was written by somebody else during the run; it is left as it is", exit_code=1
-        ) from None
-    except OSError as error:
-        raise RunError(f"{path} could not be written: {error.strerror}", exit_code=1) from None
-
-
-def _rename_without_replacing(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)  # unlike a rename, a link never replaces what another run wrote
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links: better a small race than a lost result
-        if target.exists():
-            raise FileExistsError(target) from None
-        os.replace(source, target)
+    write_whole(path, json.dumps(result.model_dump(mode="json"), indent=2, allow_nan=False) + "\n", overwrite=overwrite)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler
 
 from common import data, initialization
+from common.bounds import Phase
 from common.model import SyntheticTransformer
-from common.result import Evidence, Phase, Responsibilities, StepCounts
+from common.result import Evidence, Responsibilities, StepCounts
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("native", "lightning_impl", "common")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.result import Evidence, Result
+from common.text import plain
 from comparison.responsibilities import Owner, Responsibility
 
 Side = Literal["native", "lightning"]
@@ -150,6 +151,6 @@ def _sighting(evidence: Evidence) -> Sighting:
 
 
 def _frame(text: str) -> Frame:
-    place, function = text.split(" ", 1)
+    place, function = plain(text).split(" ", 1)
     file, line = place.rsplit(":", 1)
     return Frame(file, int(line), function)

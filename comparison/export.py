@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from common.result import Result
+from common.text import plain
 from comparison.attribution import Attribution, attribute
 from comparison.attribution_text import attribution_as_data, attribution_blocks, attribution_title
-from comparison.formatting import cells, describe_workload, facts, plain, shown_rows, title, verdict_sentence
+from comparison.formatting import cells, describe_workload, facts, shown_rows, title, verdict_sentence
 from comparison.metrics import parity, rows, verdict
 from comparison.pairing import Pair, Pairing
 from comparison.responsibility_table import to_json_data, to_markdown
@@ -19,6 +20,8 @@ CSV_COLUMNS = (
     "baseline_label", "other_label", "baseline_runs", "other_runs",
     "metric", "baseline", "other", "difference", "ratio",
 )  # fmt: skip
+
+FORMULA_STARTS = ("=", "+", "-", "@")
 
 
 def as_markdown(pairing: Pairing, *, responsibilities: bool, force: bool = False) -> str:
@@ -59,13 +62,13 @@ def _markdown_mismatch(pair: Pair) -> str:
     lines = ["## NOT COMPARABLE", "", f"| field | {labels} |", "|---|---|---|"]
     for difference in pair.mismatch:
         values = (_escape(" / ".join(side)) for side in (difference.baseline, difference.other))
-        lines.append(f"| {difference.field} | {' | '.join(values)} |")
+        lines.append(f"| {_escape(difference.field)} | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
 def _escape(text: str) -> str:
     """Make text literal within Markdown."""
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in plain(text))
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#&~$" else char for char in plain(text))
 
 
 def as_json(pairing: Pairing, *, responsibilities: bool, force: bool = False) -> str:
@@ -81,7 +84,8 @@ def as_json(pairing: Pairing, *, responsibilities: bool, force: bool = False) ->
     }
     if responsibilities:
         document["responsibilities"] = to_json_data(_results(pairing))
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+    # DEL is the one control character that json leaves as it is.
+    return json.dumps(document, indent=2, allow_nan=False).replace("\x7f", "\\u007f") + "\n"
 
 
 def _json_sides(pair: Pair) -> dict[str, Any]:
@@ -126,8 +130,16 @@ def as_csv(pairing: Pairing, *, force: bool = False) -> str:
     writer.writerow(CSV_COLUMNS)
     for pair in [*pairing.pairs, *(pairing.mismatches if force else [])]:
         workload, completed = pair.runs[0].result.workload, pair.completed()
-        start = [getattr(workload, name) for name in CSV_COLUMNS[:7]]
+        start = [_csv_cell(getattr(workload, name)) for name in CSV_COLUMNS[:7]]
         start += [*pair.labels, len(completed.baseline), len(completed.other)]
         for row in rows(completed) if completed.baseline and completed.other else []:
             writer.writerow([*start, row.metric.name, row.baseline, row.other, row.difference, row.ratio])
     return text.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    """Make a string literal within a spreadsheet, which takes one that starts like this for a formula to run."""
+    if not isinstance(value, str):
+        return value
+    text = plain(value)
+    return f"'{text}" if text.lstrip().startswith(FORMULA_STARTS) else text

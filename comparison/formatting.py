@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from common.report import describe_outcome
+from common.text import plain, shortened
 from common.variants import BY_NAME
 from comparison.loading import Run
 from comparison.metrics import METRICS, Metric, Row, Value, Verdict, parity, remarks, rows, verdict
@@ -14,13 +15,13 @@ ALWAYS_SHOWN = ("milliseconds_per_step_iqr", "peak_allocated_gib", "peak_reserve
 OVERVIEW_NAMES = ("milliseconds_per_step", "tokens_per_second", "peak_allocated_gib", "local_parameter_fraction")
 OVERVIEW: tuple[Metric, ...] = tuple(metric for metric in METRICS if metric.name in OVERVIEW_NAMES)
 
+MOST_DECIMALS = 12
+LARGEST_WRITTEN_OUT = 1e15
+FACT_LENGTH = 20_000
+"""Characters of a fact that are shown."""
+
 Fact = tuple[str, str]
 """A word and a line about a pair."""
-
-
-def plain(text: str) -> str:
-    """Make control characters visible: strings from result files are nobody's to trust."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def counted(count: int, noun: str) -> str:
@@ -80,7 +81,7 @@ def facts(pair: Pair) -> list[Fact]:
     completed = pair.completed()
     if completed.baseline and completed.other and not pair.mismatch:
         found.append(("parity", parity(completed).sentence()))
-    return [(name, plain(text)) for name, text in found]
+    return [(name, shortened(plain(text), FACT_LENGTH)) for name, text in found]
 
 
 def _header(pair: Pair) -> list[Fact]:
@@ -174,12 +175,19 @@ def format_ratio(row: Row) -> str:
         return "n/a"
     if row.metric.noisy and not row.spread:
         return f"{row.ratio:.2f}"
-    digits = supported_digits(row.spread / abs(row.baseline)) if row.baseline else None
+    # A spread as large as the baseline leaves one digit, and so does any larger one.
+    digits = supported_digits(min(row.spread / abs(row.baseline), 1.0)) if row.baseline else None
     return rounded(row.ratio, 3 if digits is None else max(1, min(digits, 3)))
 
 
 def rounded(value: float, digits: int, sign: str = "") -> str:
-    """Return a number with ``digits`` decimals; negative digits round to tens, hundreds and so on."""
+    """Return a number with ``digits`` decimals; negative digits round to tens, hundreds and so on.
+
+    A float that no measurement gives is shown with an exponent instead of a row of zeros.
+    """
+    digits = min(digits, MOST_DECIMALS)
+    if isinstance(value, float) and abs(value) > LARGEST_WRITTEN_OUT:
+        return f"{value:{sign}.3g}"
     return format(round(value, digits) + 0.0 if digits > 0 else int(round(value, digits)), f"{sign},.{max(0, digits)}f")
 
 

@@ -1,12 +1,14 @@
 """Result files from the paths a person names: files, or folders searched for ``*.json``."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.result import Result, ResultFileError, parse_result
+from common.foreign import ResultFileError, read_content
+from common.result import Result, parse_result
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,18 @@ def load_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     """Every file met, and the path that led to it."""
     contents: dict[bytes, Path] = {}
     for path in paths:
-        files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        files = _files(path)
         if not files:
             problems.append(f"{path}: no *.json in this folder")
         for file in files:
-            real, origin = file.resolve(), path.resolve()
+            real, origin = _real(file), _real(path)
             if real in seen:
                 if seen[real] == origin:
                     problems.append(f"{file}: named twice; a run cannot be compared with itself")
                 continue
             seen[real] = origin
             try:
-                content = file.read_bytes()
+                content = read_content(file)
                 run = Run(file, parse_result(content, file))
             except OSError as error:
                 problems.append(f"{file}: {error.strerror}")
@@ -70,3 +72,15 @@ def load_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
             contents[content] = file
             runs.append(run)
     return runs, problems
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the results in a folder, by name; anything else stands for itself, and reading it says what is wrong."""
+    if not os.path.isdir(path):
+        return [path]
+    return sorted(file for file in path.rglob("*.json") if not os.path.isdir(file))
+
+
+def _real(path: Path) -> Path:
+    """Return the path without links, as far as it exists; unlike ``Path.resolve``, links in a circle do not raise."""
+    return Path(os.path.realpath(path))

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,9 +85,9 @@ class Row:
 
     @property
     def difference(self) -> float | int | None:
-        """The other side minus the baseline; None where there is nothing to subtract."""
+        """The other side minus the baseline; None where there is nothing to subtract, or it is beyond any float."""
         if _is_number(self.baseline) and _is_number(self.other):
-            return self.other - self.baseline
+            return _finite(self.other - self.baseline)
         return None
 
     @property
@@ -94,7 +95,7 @@ class Row:
         """The other side over the baseline; None without a baseline, or where a ratio means nothing."""
         if self.metric.exact or self.difference is None or self.baseline == 0:
             return None
-        return self.other / self.baseline
+        return _finite(self.other / self.baseline)
 
     @property
     def digits(self) -> int:
@@ -113,8 +114,10 @@ def rows(pair: Pair) -> list[Row]:
 def _row(metric: Metric, pair: Pair) -> Row:
     sides = [[metric.of(run.result) for run in side] for side in (pair.baseline, pair.other)]
     baseline, other = (_middle(metric, values) for values in sides)
+    if metric.exact:
+        return Row(metric, baseline, other)
     spreads = [standard_deviation(values) for values in sides if all(_is_number(value) for value in values)]
-    return Row(metric, baseline, other, 0.0 if metric.exact else max(spreads, default=0.0))
+    return Row(metric, baseline, other, max(spreads, default=0.0))
 
 
 def _middle(metric: Metric, values: Sequence[Value]) -> Value:
@@ -125,6 +128,10 @@ def _middle(metric: Metric, values: Sequence[Value]) -> Value:
             statistics.median_low(values) if metric.exact or isinstance(values[0], int) else statistics.median(values)
         )
     return values[0] if len(set(values)) == 1 else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _is_number(value: Value) -> bool:
@@ -167,7 +174,7 @@ def parity(pair: Pair) -> Parity:
     return Parity(
         steps=len(by_step),
         first_unequal_step=unequal[0] if unequal else None,
-        largest_loss_difference=max(max(losses) - min(losses) for losses in by_step),
+        largest_loss_difference=min(max(max(losses) - min(losses) for losses in by_step), sys.float_info.max),
         same_final_weights=len({run.result.correctness.final_weights_sha256 for run in pair.runs}) == 1,
     )
 

@@ -5,11 +5,10 @@ from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 from common.report import describe_outcome
-from comparison.formatting import plain
 from comparison.matrix import FinishedRun, PlannedRun
+from comparison.terminal import literal
 
 
 def run_all(
@@ -36,7 +35,7 @@ def run_all(
             finished.append(run)
             progress.advance(task)
             for line in describe(run, number, len(runs)):
-                console.print(Text(plain(line), overflow="fold"))
+                console.print(literal(console, line))
     return finished
 
 

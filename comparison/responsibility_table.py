@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.result import Result
+from common.text import plain
 from comparison import plumbing
 from comparison.catalogue import CATALOGUE
 from comparison.evidence import SIDES, Finding, Sighting, witnesses
@@ -134,7 +135,7 @@ def step_sentences(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _amounts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no collective"
+    return ", ".join(f"{count} {plain(name)}" for name, count in sorted(counts.items())) or "no collective"
 
 
 def order_sentences(results: Sequence[Result]) -> Iterator[str]:

@@ -4,6 +4,7 @@ The unit of replication is a run: the steps of one run share its luck (its proce
 minute), and treating them as independent would make any difference significant.
 """
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 CONFIDENCE = 0.95
 OUTLIER_SCORE = 3.5
 """Modified z-score from which a lap stands out; Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993)."""
+
+LARGEST_LOGARITHM = 700.0
+"""Where intervals end: e to the power of it is near the largest float, and says as much as any larger number."""
 
 T_975 = (
     12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139, 2.200985,
@@ -43,12 +47,14 @@ def difference_of_means(baseline: Sequence[float], other: Sequence[float]) -> Es
         return None
     parts = [statistics.variance(side) / len(side) for side in (baseline, other)]
     value = statistics.fmean(other) - statistics.fmean(baseline)
-    if sum(parts) == 0:
+    total = sum(parts)
+    if total == 0:
         return Estimate(value, value, value)
-    freedom = sum(parts) ** 2 / sum(
-        part**2 / (len(side) - 1) for part, side in zip(parts, (baseline, other), strict=True)
+    # Shares of the total, because the square of a tiny variance would be 0.
+    freedom = 1 / sum(
+        (part / total) ** 2 / (len(side) - 1) for part, side in zip(parts, (baseline, other), strict=True)
     )
-    margin = t_quantile(max(1, math.floor(freedom))) * math.sqrt(sum(parts))
+    margin = t_quantile(max(1, math.floor(freedom))) * math.sqrt(total)
     return Estimate(value, value - margin, value + margin)
 
 
@@ -62,7 +68,7 @@ def ratio_of_means(baseline: Sequence[float], other: Sequence[float]) -> Estimat
     logarithms = difference_of_means([math.log(value) for value in baseline], [math.log(value) for value in other])
     if logarithms is None:
         return None
-    return Estimate(math.exp(logarithms.value), math.exp(logarithms.low), math.exp(logarithms.high))
+    return Estimate(*(math.exp(min(each, LARGEST_LOGARITHM)) for each in dataclasses.astuple(logarithms)))
 
 
 def t_quantile(freedom: int) -> float:

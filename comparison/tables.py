@@ -6,9 +6,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from common.text import shortened
 from comparison.attribution import Attribution, attribute
 from comparison.attribution_text import attribution_blocks, attribution_title
 from comparison.formatting import (
+    FACT_LENGTH,
     OVERVIEW,
     are_scaled,
     cell,
@@ -18,7 +20,6 @@ from comparison.formatting import (
     facts,
     finding,
     format_value,
-    plain,
     shown_rows,
     title,
     verdict_sentence,
@@ -27,6 +28,7 @@ from comparison.formatting import (
 from comparison.loading import Run
 from comparison.metrics import METRICS, parity, rows
 from comparison.pairing import Pair, Pairing
+from comparison.terminal import literal
 
 CPU_CAVEAT = (
     "These ranks ran on CPUs over gloo. Parity and parameter shares carry over to GPUs; times do not: gloo, for one, "
@@ -73,14 +75,14 @@ def print_pair(console: Console, pair: Pair) -> None:
         style = STYLES.get(name, "")
         if name == "parity":
             style = "green" if parity(pair.completed()).exact else "bold red"
-        grid.add_row(name, Text(text, style=style))
+        grid.add_row(name, literal(console, text, style))
     console.print(grid)
     console.print()
     if shown_rows(pair):
         _print_metrics(console, pair)
         console.print()
     times = _grid()
-    times.add_row("time", Text(plain(verdict_sentence(pair))))
+    times.add_row("time", literal(console, verdict_sentence(pair)))
     console.print(times)
 
 
@@ -92,7 +94,7 @@ def print_attribution(console: Console, attribution: Attribution) -> None:
         _say(console, f"{name}  {line}", style)
         lines = _grid()
         for each in below:
-            lines.add_row("-", Text(plain(each)))
+            lines.add_row("-", literal(console, each))
         if below:
             console.print(lines)
 
@@ -113,16 +115,17 @@ def print_in_short(console: Console, pairing: Pairing) -> None:
             name += f", {counted(world_size(pair), 'rank')}"
         if shown_rows(pair):
             exact = "equal to the last bit" if parity(pair.completed()).exact else "NOT EQUAL, see above"
-            findings.add_row(name, Text(plain(f"losses and weights {exact}; time: {finding(pair)}")))
+            findings.add_row(name, literal(console, f"losses and weights {exact}; time: {finding(pair)}"))
         else:
-            findings.add_row(name, Text(plain(finding(pair))))
+            findings.add_row(name, literal(console, finding(pair)))
     console.print(findings)
 
 
 def _heading(console: Console, text: str) -> None:
     console.print()
-    console.print(Text(text, style="bold"))
-    console.print(Text("=" * min(len(text), console.width), style="bold"))
+    heading = literal(console, text, "bold")
+    console.print(heading)
+    console.print(Text("=" * min(heading.cell_len, console.width), style="bold"))
 
 
 def _grid() -> Table:
@@ -184,16 +187,16 @@ def _print_mismatch(console: Console, pair: Pair, force: bool) -> None:
         _say(console, f"{label}: {_paths(side)}")
     table = _table("field", *pair.labels)
     for difference in pair.mismatch:
-        values = [plain(" / ".join(side)) for side in (difference.baseline, difference.other)]
-        table.add_row(Text(plain(difference.field)), *map(Text, values))
+        texts = (difference.field, " / ".join(difference.baseline), " / ".join(difference.other))
+        table.add_row(*(literal(console, shortened(text, FACT_LENGTH)) for text in texts))
     console.print(table)
     if not force:
         _say(console, "Run both with the same options; --force shows the numbers all the same.")
 
 
 def _paths(runs: tuple[Run, ...]) -> str:
-    return plain(", ".join(str(run.path) for run in runs))
+    return ", ".join(str(run.path) for run in runs)
 
 
 def _say(console: Console, line: str, style: str = "") -> None:
-    console.print(Text(plain(line), style=style, overflow="fold"))
+    console.print(literal(console, line, style))

@@ -170,7 +170,20 @@ def make_data(implementation: str = "native", **changes: Any) -> dict[str, Any]:
             target = target[section]
         assert leaf in target, f"no such field: {name}"
         target[leaf] = value
+    _fit_to_steps(data, changes)
     return data
+
+
+def _fit_to_steps(data: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Give ``data`` as many laps and losses as it has steps, unless a change says which."""
+    steps, warmup_steps = (data["workload"][name] for name in ("steps", "warmup_steps"))
+    for section, name, count in (
+        ("timing", "laps_milliseconds", steps),
+        ("correctness", "losses", warmup_steps + steps),
+    ):
+        numbers = isinstance(count, int) and count < 10_000 and data[section] is not None
+        if numbers and f"{section}__{name}" not in changes:
+            data[section][name] = (data[section][name] * count)[:count]
 
 
 def make_result(implementation: str = "native", **changes: Any) -> Result:

@@ -19,6 +19,7 @@ from comparison.exercise.session import Ended, Session
 from comparison.exercise.summary import print_summary, read_class
 from comparison.exercise.tasks import tasks
 from comparison.formatting import plain
+from comparison.terminal import make_console
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 DEFAULT_RESULTS = Path("results") / "exercise"
@@ -26,7 +27,7 @@ DEFAULT_RESULTS = Path("results") / "exercise"
 
 def run(arguments: argparse.Namespace, options: Options) -> int:
     """Lead through the exercise, print it as a handout, or sum up a class; return the exit code."""
-    console = Console(highlight=False)
+    console = make_console()
     if arguments.summary is not None:
         books, problems = read_class(arguments.summary)
         print_summary(console, books)
