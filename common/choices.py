@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from common.environment import variables_set_by_libraries
 from common.result import Choices, DdpFlags
 
 MIB = 2**20
@@ -45,7 +46,10 @@ class ChoicesObserver:
     def choices(self) -> Choices:
         """Return what was seen."""
         return Choices(
-            zero_grad=self._zero_grad, autocast_cache=self._autocast_cache, ddp=_flags(self._ddp) if self._ddp else None
+            zero_grad=self._zero_grad,
+            autocast_cache=self._autocast_cache,
+            ddp=_flags(self._ddp) if self._ddp else None,
+            variables=variables_set_by_libraries(),
         )
 
 

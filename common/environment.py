@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from common.errors import RunError
-from common.launch import Launch
+from common.launch import INHERITED, Launch
 from common.options import RunConfig
 from common.precision import Precision
 from common.result import Environment, Slurm
@@ -21,6 +21,8 @@ STEERING = ("CUDA_", "NCCL_", "TORCH_NCCL_", "PYTORCH_", "GLOO_", "OMP_", "MKL_"
 """Beginnings of the names of environment variables that change how fast or how exactly a run computes."""
 NOT_STEERING = ("PYTORCH_NVML_BASED_CUDA_CHECK",)
 """Set by Lightning for itself; it only changes how PyTorch looks for a GPU."""
+OURS = ("OMP_NUM_THREADS",)
+"""Set by :func:`limit_cpu_threads`."""
 
 
 def choose_device(config: RunConfig, launch: Launch) -> torch.device:
@@ -104,7 +106,7 @@ def describe_environment(
         nccl_version=".".join(map(str, torch.cuda.nccl.version())) if on_cuda else None,
         driver_version=driver,
         power_limit_watts=power_limit,
-        variables=steering_variables(),
+        variables={name: value for name, value in steering_variables().items() if name in (*INHERITED, *OURS)},
     )
 
 
@@ -112,6 +114,11 @@ def steering_variables() -> dict[str, str]:
     """Return the environment variables of :data:`STEERING`, in the order of their names."""
     names = (name for name in sorted(os.environ) if name.startswith(STEERING) and name not in NOT_STEERING)
     return {name: os.environ[name] for name in names}
+
+
+def variables_set_by_libraries() -> dict[str, str]:
+    """Return those of :func:`steering_variables` that nobody had set when this process began, nor did we since."""
+    return {name: value for name, value in steering_variables().items() if name not in (*INHERITED, *OURS)}
 
 
 def ask_nvidia_smi(device: torch.device) -> tuple[str | None, float | None]:

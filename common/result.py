@@ -108,6 +108,8 @@ class Choices(Section):
     """Whether autocast kept the weights that it had cast, observed in the first forward; null without autocast."""
     ddp: DdpFlags | None
     """Null for fsdp2."""
+    variables: dict[str, str]
+    """Environment variables that steer a run and that the libraries set in the process: no setting of its user."""
 
 
 class Slurm(Section):
@@ -163,7 +165,7 @@ class Environment(Section):
     power_limit_watts: NonNegative | None
     """Of rank zero's GPU; null likewise."""
     variables: dict[str, str]
-    """Environment variables that steer CUDA, NCCL, gloo, OpenMP, MKL or PyTorch, as rank zero saw them."""
+    """Environment variables that steer CUDA, NCCL, gloo, OpenMP, MKL or PyTorch, as rank zero began with them."""
 
 
 class Timing(Section):
@@ -269,14 +271,12 @@ class Evidence(Section):
     """One way in which a watched call came about on rank zero."""
 
     phase: Phase
-    """``setup``: from the process group on; ``step``: the first; ``window``: just before it opens;
-    ``teardown``: after the last step."""
+    """``step`` is the first; ``window`` is just before it opens; ``teardown`` begins after the last step."""
     call: str
     """What was called; ``common/trace.py`` has the list."""
     count: Positive
     frames: Annotated[list[Place], Field(min_length=1, max_length=100, fail_fast=True)]
-    """The innermost frame of this project or of lightning, then those that led there, as far as they are kept: file
-    relative to the folder that holds the package, line, and qualified name of the function."""
+    """File, line and function: the innermost frame of this project or of lightning, then those that led there."""
 
 
 class StepCounts(Section):

@@ -95,6 +95,7 @@ BASE: dict[str, Any] = {
     "choices": {
         "zero_grad": "before forward",
         "autocast_cache": True,
+        "variables": {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"},
         "ddp": {
             "bucket_cap_mib": 25.0,
             "gradient_as_bucket_view": True,

@@ -56,7 +56,8 @@ def missing_files(text: str, folder: Path = ROOT) -> list[str]:
     named = [span for span in spans if re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", span) and span.endswith((*SUFFIXES, "/"))]
     named += [word for word in commands(text) if re.fullmatch(r"[\w-]+(/[\w-]+)*\.(py|sh)", word)]
     names = {path.name for path in sources()}
-    missing = [name for name in named if not (ROOT / name).exists() and name not in names]
+    made = (ROOT / ".gitignore").read_text(encoding="utf-8").split()  # by whoever follows the document
+    missing = [name for name in named if not (ROOT / name).exists() and name not in (*names, *made)]
     links = [link.partition("#")[0] for link in LINK.findall(prose(text)) if "://" not in link]
     return missing + [link for link in links if link and not (folder / link).exists()]
 

@@ -3,8 +3,10 @@ import os
 import pytest
 import torch
 
-from common.environment import choose_device, limit_cpu_threads, steering_variables
+from common import environment
+from common.environment import choose_device, limit_cpu_threads, steering_variables, variables_set_by_libraries
 from common.errors import RunError
+from common.launch import INHERITED
 from common.options import RunConfig
 from tests.worlds import launch_of
 
@@ -38,6 +40,14 @@ def test_a_variable_that_steers_the_run_is_recorded(monkeypatch, name):
 def test_a_variable_that_steers_nothing_is_not_recorded(monkeypatch, name):
     monkeypatch.setenv(name, "1")
     assert name not in steering_variables()
+
+
+def test_what_a_library_sets_is_told_from_what_the_process_began_with(monkeypatch):
+    began_with = next(iter(INHERITED))
+    monkeypatch.setattr(environment, "STEERING", (began_with, "CUDA_"))
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert {began_with, "CUDA_DEVICE_ORDER"} <= steering_variables().keys()
+    assert variables_set_by_libraries() == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def choose(device: str, rank: int = 1, world_size: int = 2) -> torch.device:

@@ -116,7 +116,7 @@ OPTIONAL = (*MEASURED, "responsibilities")
 NO_DEFAULT = [
     name
     for name in leaves(make_data())
-    if name not in (*OPTIONAL, *OUTCOME_DETAILS) and not name.startswith(("workload.model.", "environment.variables."))
+    if name not in (*OPTIONAL, *OUTCOME_DETAILS) and not name.startswith(("workload.model.", "environment.variables.", "choices.variables."))
 ]
 
 
