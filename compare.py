@@ -1,6 +1,7 @@
 """The command line of the comparison: run the matrix, show results, say who is responsible for what."""
 
 import argparse
+import gc
 import errno
 import io
 import os
@@ -348,4 +349,5 @@ def show_code(name: str, style: str) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()  # most commands end in a blink: looking for garbage would take a tenth of it
     sys.exit(main())

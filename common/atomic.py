@@ -1,7 +1,6 @@
 """A file that is there as a whole or not at all, however the process that writes it ends."""
 
 import os
-import secrets
 from pathlib import Path
 
 from common.errors import RunError
@@ -14,7 +13,7 @@ def write_whole(path: Path, text: str, *, overwrite: bool) -> None:
         RunError: the file appeared in the meantime and may not be replaced, or cannot be written.
     """
     target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
     try:
         try:
             with open(temporary, "x", encoding="utf-8") as file:

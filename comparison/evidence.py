@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from common.result import Evidence, Result
+from common.result import Result
 from common.text import plain
 from comparison.responsibilities import Owner, Responsibility
 
@@ -82,7 +82,11 @@ class Witness:
         seen = [result.responsibilities for result in results if result.responsibilities is not None]
         self.watched = bool(seen)
         """Whether any run was watched."""
-        self._runs = [{_sighting(each): each.count for each in run.evidence} for run in seen]
+        # Runs of one cell agree, so each evidence is looked at once.
+        distinct = dict.fromkeys(
+            tuple((each.call, each.phase, tuple(each.frames), each.count) for each in run.evidence) for run in seen
+        )
+        self._runs = [{_sighting(*each): count for *each, count in run} for run in distinct]
         self._sightings = list(dict.fromkeys(sighting for run in self._runs for sighting in run))
         self._duties = {sighting: self._duties_of(sighting) for sighting in self._sightings}
 
@@ -128,7 +132,10 @@ class Witness:
         return [self._catalogue[number] for number, depth in depths.items() if depth == min(depths.values())]
 
 
-def witnesses(results: Sequence[Result], catalogue: Sequence[Responsibility]) -> dict[Side, Witness]:
+Witnesses = dict[Side, Witness]
+
+
+def witnesses(results: Sequence[Result], catalogue: Sequence[Responsibility]) -> Witnesses:
     """Return the evidence by side. The catalogue is about each side's own way, so variants bear no witness."""
     default = [result for result in results if not result.workload.variants]
     return {side: Witness(side, [each for each in default if each.implementation == side], catalogue) for side in SIDES}
@@ -146,8 +153,8 @@ def _depth(owner: Owner, sighting: Sighting) -> int | None:
     return next((n for n, frame in enumerate(sighting.frames) if (frame.file, frame.function) in functions), None)
 
 
-def _sighting(evidence: Evidence) -> Sighting:
-    return Sighting(evidence.call, evidence.phase, tuple(_frame(text) for text in evidence.frames))
+def _sighting(call: str, phase: str, frames: Sequence[str]) -> Sighting:
+    return Sighting(call, phase, tuple(_frame(text) for text in frames))
 
 
 def _frame(text: str) -> Frame:

@@ -5,6 +5,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from common.result import Result
 from comparison.loading import Run
@@ -106,6 +107,7 @@ class Row:
         return self.metric.decimals if digits is None else min(digits, self.metric.decimals)
 
 
+@cache
 def rows(pair: Pair) -> list[Row]:
     """Return the rows of a pair, in the order of :data:`METRICS`."""
     return [_row(metric, pair) for metric in METRICS]

@@ -6,6 +6,7 @@ A variant (``common/variants.py``) has an equal workload, but is a side of its o
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from comparison.loading import Run
@@ -43,7 +44,7 @@ class Difference:
     other: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pair:
     """Runs of two sides: native and Lightning, one implementation and itself, or one of them and a variant."""
 
@@ -73,6 +74,10 @@ class Pair:
 
     def completed(self) -> "Pair":
         """Return the pair with the runs that made all their steps alone."""
+        return self if all(run.completed for run in self.runs) else self._completed
+
+    @cached_property
+    def _completed(self) -> "Pair":
         return replace(
             self,
             baseline=tuple(run for run in self.baseline if run.completed),

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.result import Result
 from common.text import plain
-from comparison import plumbing
 from comparison.catalogue import CATALOGUE
-from comparison.evidence import SIDES, Finding, Sighting, witnesses
+from comparison.evidence import SIDES, Finding, Sighting, Witnesses, witnesses
 from comparison.responsibilities import Owner, Responsibility, summary
 from comparison.source import Place, PlaceNotFound, lightning_root, locate
 
@@ -58,14 +57,15 @@ def render(console: Console, brief: bool = False, results: Sequence[Result] = ()
     """
     from rich.text import Text
 
-    findings = all_findings(results)
+    sides = witnesses(results, CATALOGUE)
+    findings = all_findings(sides)
     _print_prose(console, title(), style="bold")
-    for text in _introduction(findings):
+    for text in _introduction(findings, brief):
         _print_prose(console, text)
     console.print()
     console.print(_table(console.width, brief, findings))
     console.print()
-    for text in [*step_sentences(results), *order_sentences(results)]:
+    for text in [*step_sentences(results), *order_sentences(sides)]:
         _print_prose(console, f"{BULLET}{text}", indent=len(BULLET))
     if findings:
         console.print()
@@ -84,9 +84,8 @@ Findings = list[tuple[Finding, Finding]] | None
 """What runs say about the duties of the catalogue, in its order, native first; None without a run that was watched."""
 
 
-def all_findings(results: Sequence[Result]) -> Findings:
-    """Compare the catalogue with what these runs saw."""
-    sides = witnesses(results, CATALOGUE)
+def all_findings(sides: Witnesses) -> Findings:
+    """Compare the catalogue with what runs saw."""
     if not any(witness.watched for witness in sides.values()):
         return None
     return [(sides["native"].finding(duty), sides["lightning"].finding(duty)) for duty in CATALOGUE]
@@ -96,13 +95,17 @@ def contradicted(results: Sequence[Result]) -> list[str]:
     """Return the duties that somebody else was seen doing."""
     return [
         duty.name
-        for duty, findings in zip(CATALOGUE, all_findings(results) or [], strict=False)
+        for duty, findings in zip(CATALOGUE, all_findings(witnesses(results, CATALOGUE)) or [], strict=False)
         if any(finding.state == "contradicted" for finding in findings)
     ]
 
 
-def _introduction(findings: Findings) -> list[str]:
-    introduction = [summary(CATALOGUE), plumbing.sentence(), LEGEND]
+def _introduction(findings: Findings, brief: bool = False) -> list[str]:
+    introduction = [summary(CATALOGUE), LEGEND]
+    if not brief:  # counting lines takes as long as all the rest
+        from comparison import plumbing
+
+        introduction.insert(1, plumbing.sentence())
     if findings is None:
         return introduction
     states = Counter(_states(each) for each in findings)
@@ -138,9 +141,9 @@ def _amounts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {plain(name)}" for name, count in sorted(counts.items())) or "no collective"
 
 
-def order_sentences(results: Sequence[Result]) -> Iterator[str]:
+def order_sentences(sides: Witnesses) -> Iterator[str]:
     """Say what came before what, where the order matters."""
-    for side, witness in witnesses(results, CATALOGUE).items():
+    for side, witness in sides.items():
         for first, second, name in ORDERS:
             earlier = witness.first_is_earlier(first, second)
             if earlier is not None:
@@ -352,17 +355,18 @@ def _full_width(part: _Part) -> int:
 
 def to_markdown(results: Sequence[Result] = ()) -> str:
     """Return title, summary and table for GitHub."""
-    findings = all_findings(results)
+    sides = witnesses(results, CATALOGUE)
+    findings = all_findings(sides)
     lines = [f"{_escape(title())}."]
     for text in _introduction(findings):
         lines += ["", _escape(text)]
     lines += ["", "| Duty | Change | Native PyTorch | Lightning | Worth knowing |", "|---|---|---|---|---|"]
     for number, each in enumerate(CATALOGUE):
-        sides = [_markdown(each.native), _markdown(each.lightning)]
+        cells = [_markdown(each.native), _markdown(each.lightning)]
         if findings:
-            sides = [f"{side}<br>{_escape(_found(found))}" for side, found in zip(sides, findings[number], strict=True)]
-        lines.append(f"| {' | '.join([_escape(each.name), each.change, *sides, _escape(each.note)])} |")
-    sentences = [*step_sentences(results), *order_sentences(results)]
+            cells = [f"{cell}<br>{_escape(_found(found))}" for cell, found in zip(cells, findings[number], strict=True)]
+        lines.append(f"| {' | '.join([_escape(each.name), each.change, *cells, _escape(each.note)])} |")
+    sentences = [*step_sentences(results), *order_sentences(sides)]
     lines += ["", *(f"- {_escape(sentence)}" for sentence in sentences)] if sentences else []
     return "\n".join([*lines, "", NOT_FOUND] if missing_places() else lines)
 
@@ -397,7 +401,7 @@ def to_json_data(results: Sequence[Result] = ()) -> list[dict[str, Any]]:
 
     With runs that were watched, each side also has its ``state`` and what was ``seen``.
     """
-    findings = all_findings(results)
+    findings = all_findings(witnesses(results, CATALOGUE))
     data = []
     for number, each in enumerate(CATALOGUE):
         sides = {"native": _data(each.native), "lightning": _data(each.lightning)}

@@ -1,5 +1,9 @@
 """Pairs as text for a terminal or a pipe: what was compared, the parity, the metrics table."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
@@ -7,8 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from common.text import shortened
-from comparison.attribution import Attribution, attribute
-from comparison.attribution_text import attribution_blocks, attribution_title
 from comparison.formatting import (
     FACT_LENGTH,
     OVERVIEW,
@@ -29,6 +31,9 @@ from comparison.loading import Run
 from comparison.metrics import METRICS, parity, rows
 from comparison.pairing import Pair, Pairing
 from comparison.terminal import literal
+
+if TYPE_CHECKING:
+    from comparison.attribution import Attribution
 
 CPU_CAVEAT = (
     "These ranks ran on CPUs over gloo. Parity and parameter shares carry over to GPUs; times do not: gloo, for one, "
@@ -57,8 +62,11 @@ def print_pairing(console: Console, pairing: Pairing, force: bool = False) -> No
     completed = [pair for pair in pairs if shown_rows(pair)]
     if len(completed) > 1:
         _print_overview(console, completed)
-    for attribution in attribute(pairing):
-        print_attribution(console, attribution)
+    if any(run.result.workload.variants for run in pairing.runs()):
+        from comparison.attribution import attribute
+
+        for attribution in attribute(pairing):
+            print_attribution(console, attribution)
     if any(pair.runs[0].result.workload.device_type == "cpu" for pair in pairs):
         console.print()
         _say(console, CPU_CAVEAT)
@@ -88,6 +96,8 @@ def print_pair(console: Console, pair: Pair) -> None:
 
 def print_attribution(console: Console, attribution: Attribution) -> None:
     """Print what each variant of a workload explains of the difference between the two sides."""
+    from comparison.attribution_text import attribution_blocks, attribution_title
+
     _heading(console, attribution_title(attribution))
     for name, line, below in attribution_blocks(attribution):
         style = "bold red" if name == "parity" and not attribution.parity.exact else ""

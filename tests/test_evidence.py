@@ -11,7 +11,7 @@ import compare
 from common.result import Evidence, Responsibilities, Result, StepCounts
 from comparison import responsibility_table
 from comparison.catalogue import CATALOGUE
-from comparison.evidence import Witness
+from comparison.evidence import Witness, witnesses
 from comparison.responsibilities import Owner, Responsibility
 from comparison.source import Place
 from tests.factories import make_data, make_result, save
@@ -246,7 +246,7 @@ class TestRealRuns:
     @pytest.fixture
     def findings(self, runs):
         results = [runs.result(cell) for cell in [*BF16, *OWN_WORKERS]]
-        return dict(zip(BY_NAME, responsibility_table.all_findings(results), strict=True))
+        return dict(zip(BY_NAME, responsibility_table.all_findings(witnesses(results, CATALOGUE)), strict=True))
 
     @pytest.mark.parametrize("name", [duty.name for duty in CATALOGUE if duty.calls and duty.name not in NO_EVIDENCE])
     def test_show_every_duty_that_can_be_watched_on_both_sides(self, findings, name):

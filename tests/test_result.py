@@ -116,7 +116,8 @@ OPTIONAL = (*MEASURED, "responsibilities")
 NO_DEFAULT = [
     name
     for name in leaves(make_data())
-    if name not in (*OPTIONAL, *OUTCOME_DETAILS) and not name.startswith(("workload.model.", "environment.variables.", "choices.variables."))
+    if name not in (*OPTIONAL, *OUTCOME_DETAILS)
+    and not name.startswith(("workload.model.", "environment.variables.", "choices.variables."))
 ]
 
 
@@ -267,7 +268,7 @@ class TestFullDisk:
 
 
 def test_a_temporary_file_of_a_killed_run_does_not_stop_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic.secrets, "token_hex", lambda size: "first")
+    monkeypatch.setattr(atomic.os, "urandom", lambda size: b"first")
     monkeypatch.setattr(os, "getpid", lambda: 7)
     for name in (".result.json.7.tmp", ".result.json.tmp"):
         (tmp_path / name).touch()
