@@ -21,7 +21,7 @@ ON_CPUS = {
 
 
 def call(*arguments, **environ):
-    return run(["bash", SCRIPT, *map(str, arguments)], **environ)
+    return run(["bash", SCRIPT, *map(str, arguments)], timeout=300, **environ)
 
 
 def commands(*parts, **environ) -> list[str]:
@@ -148,7 +148,7 @@ def test_the_document_names_every_part():
 @pytest.mark.slow
 def test_the_faults_end_on_cpu_ranks_in_place_of_gpus(tmp_path):
     environ = {"PYTHON": sys.executable, "DEVICE": "cpu", "PRESET": "tiny", "HALVES": "native"}
-    ended = run(["bash", "benchmarks/nccl_faults.sh", str(tmp_path / "faults")], **environ)
+    ended = run(["bash", "benchmarks/nccl_faults.sh", str(tmp_path / "faults")], timeout=300, **environ)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert re.findall(r"(\S+): ended within", ended.stdout) == ["native-killed", "native-memory"]
 
