@@ -1,8 +1,8 @@
 """The command line of the comparison: run the matrix, show results, say who is responsible for what."""
 
 import argparse
-import gc
 import errno
+import gc
 import io
 import os
 import signal
@@ -20,6 +20,7 @@ from comparison.exercise.options import add_exercise_options
 from comparison.sbatch import add_sbatch_options
 
 if TYPE_CHECKING:
+    from comparison.loading import Run
     from comparison.pairing import Pairing
 
 COMPARED, FAILED, USAGE, NOT_COMPARABLE = 0, 1, 2, 3
@@ -93,6 +94,8 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="result files, or folders of them")
     add_show_options(show, formats=("table", "markdown", "json", "csv"))
     show.add_argument("--force", action="store_true", help="show numbers of runs that are not comparable, too")
+    show.add_argument("--scaling", action="store_true",
+                      help="show how the time of a step changes with the number of ranks, and no pairs")  # fmt: skip
     show.set_defaults(command=show_results)
 
     duties = commands.add_parser("responsibilities", help="show who does what on each side, and where in the source",
@@ -239,7 +242,11 @@ def new_folder(wanted: Path | None) -> Path:
 
 
 def show_results(arguments: argparse.Namespace) -> int:
-    """Show result files."""
+    """Show result files: paired, or over numbers of ranks."""
+    if arguments.scaling and arguments.force:
+        raise RunError("--scaling shows no runs that are not comparable; leave --force out, or --scaling")
+    if arguments.scaling:
+        return show_scaling(arguments.paths, arguments.format)
     return show_paths(arguments.paths, arguments.format, arguments.responsibilities, force=arguments.force)
 
 
@@ -247,12 +254,9 @@ def show_paths(
     paths: Sequence[Path], style: str, responsibilities: bool, in_short: bool = False, force: bool = False
 ) -> int:
     """Pair the results among ``paths``, print them, and return the exit code."""
-    from comparison.loading import load_runs
     from comparison.pairing import pair_runs
 
-    runs, problems = load_runs(paths)
-    for problem in problems:
-        print(f"compare.py: {plain(problem)}", file=sys.stderr)
+    runs, problems = load_and_report(paths)
     pairing = pair_runs(runs)
     if style == "table":
         print_tables(pairing, responsibilities, in_short, force)
@@ -263,6 +267,37 @@ def show_paths(
         return FAILED
     comparable = pairing.pairs or (force and pairing.mismatches)
     return COMPARED if comparable and (force or not pairing.mismatches) else NOT_COMPARABLE
+
+
+def show_scaling(paths: Sequence[Path], style: str) -> int:
+    """Print the results among ``paths`` over numbers of ranks, and return the exit code."""
+    from comparison.scaling import scale_runs
+
+    runs, problems = load_and_report(paths)
+    scaled = scale_runs(runs)
+    if style == "table":
+        from comparison.tables import print_scalings
+        from comparison.terminal import make_console
+
+        print_scalings(make_console(), scaled)
+    else:
+        from comparison.export import scalings_as_csv, scalings_as_json, scalings_as_markdown
+
+        convert = {"markdown": scalings_as_markdown, "json": scalings_as_json, "csv": scalings_as_csv}[style]
+        print(convert(scaled), end="")
+    if problems or not runs or any(run.went_wrong for run in runs):
+        return FAILED
+    return COMPARED if scaled.scalings and not scaled.mismatches else NOT_COMPARABLE
+
+
+def load_and_report(paths: Sequence[Path]) -> tuple[list["Run"], list[str]]:
+    """Return the runs among ``paths``, and what could not be read, which is printed too."""
+    from comparison.loading import load_runs
+
+    runs, problems = load_runs(paths)
+    for problem in problems:
+        print(f"compare.py: {plain(problem)}", file=sys.stderr)
+    return runs, problems
 
 
 def print_tables(pairing: "Pairing", responsibilities: bool, in_short: bool, force: bool) -> None:

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from common.options import integer_of_at_least
-from tests.fuzz import FORMATS, WIDTH, check, folders
+from tests.fuzz import FORMATS, OPTIONS, WIDTH, check, folders
 
 
 def main() -> int:
@@ -50,11 +50,11 @@ def main() -> int:
             phases=(Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
         )
-        @given(folders(), st.sampled_from(FORMATS), st.booleans())
-        def show(contents: list[bytes], style: str, force: bool) -> None:
+        @given(folders(), st.sampled_from(FORMATS), st.sampled_from(OPTIONS))
+        def show(contents: list[bytes], style: str, option: str) -> None:
             nonlocal slowest
             started = time.monotonic()
-            check(Path(folder), contents, style, force, outcomes)
+            check(Path(folder), contents, style, option, outcomes)
             slowest = max(slowest, time.monotonic() - started)
 
         started = time.monotonic()

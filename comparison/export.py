@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import statistics
 from dataclasses import asdict
 from typing import Any
 
@@ -14,11 +15,29 @@ from comparison.formatting import cells, describe_workload, facts, shown_rows, t
 from comparison.metrics import parity, rows, verdict
 from comparison.pairing import Pair, Pairing
 from comparison.responsibility_table import to_json_data, to_markdown
+from comparison.scaling import ScaledRuns, Scaling
+from comparison.scaling_text import (
+    HEADINGS,
+    NOTHING,
+    describe_alone,
+    point_as_data,
+    scaling_as_data,
+    scaling_cells,
+    scaling_facts,
+    scaling_title,
+)
 
 CSV_COLUMNS = (
     "strategy", "fsdp_wrap", "preset", "precision_resolved", "world_size", "global_batch_size", "device_type",
     "baseline_label", "other_label", "baseline_runs", "other_runs",
     "metric", "baseline", "other", "difference", "ratio",
+)  # fmt: skip
+
+SCALING_WORKLOAD = ("strategy", "fsdp_wrap", "preset", "precision_resolved", "device_type")
+SCALING_SIZES = ("batch_size_per_device", "global_batch_size")
+SCALING_COLUMNS = (
+    "kind", *SCALING_WORKLOAD, "side", "world_size", *SCALING_SIZES, "completed_runs", "other_runs",
+    "milliseconds_per_step_median", "base_world_size", "efficiency", "efficiency_low", "efficiency_high", "finding",
 )  # fmt: skip
 
 FORMULA_STARTS = ("=", "+", "-", "@")
@@ -84,6 +103,10 @@ def as_json(pairing: Pairing, *, responsibilities: bool, force: bool = False) ->
     }
     if responsibilities:
         document["responsibilities"] = to_json_data(_results(pairing))
+    return _json(document)
+
+
+def _json(document: dict[str, Any]) -> str:
     # DEL is the one control character that json leaves as it is.
     return json.dumps(document, indent=2, allow_nan=False).replace("\x7f", "\\u007f") + "\n"
 
@@ -134,6 +157,72 @@ def as_csv(pairing: Pairing, *, force: bool = False) -> str:
         start += [*pair.labels, len(completed.baseline), len(completed.other)]
         for row in rows(completed) if completed.baseline and completed.other else []:
             writer.writerow([*start, row.metric.name, row.baseline, row.other, row.difference, row.ratio])
+    return text.getvalue()
+
+
+def scalings_as_markdown(scaled: ScaledRuns) -> str:
+    """Return every scaling as a Markdown document, after what cannot be compared."""
+    blocks = []
+    for mismatch in scaled.mismatches:
+        lines = [f"- {_escape(unequal.sentence())}" for unequal in mismatch.mismatch]
+        blocks.append("\n".join([f"## NOT COMPARABLE: {_escape(scaling_title(mismatch))}", "", *lines]))
+    if not scaled.scalings and not scaled.mismatches:
+        blocks.append(f"{_escape(NOTHING)}.")
+    blocks += [f"Not scaled: {_escape(describe_alone(alone))}" for alone in scaled.alone]
+    blocks += [_markdown_scaling(scaling) for scaling in scaled.scalings]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _markdown_scaling(scaling: Scaling) -> str:
+    lines = [f"## {_escape(scaling_title(scaling))}", ""]
+    lines += [f"- {name}: {_escape(text)}" for name, text in scaling_facts(scaling)]
+    lines += ["", f"| {' | '.join(HEADINGS)} |", "|---|--:|--:|--:|--:|--:|---|"]
+    lines += [f"| {' | '.join(map(_escape, scaling_cells(point)))} |" for point in scaling.points]
+    return "\n".join(lines)
+
+
+def scalings_as_json(scaled: ScaledRuns) -> str:
+    """Return every scaling as JSON, with all digits of every number."""
+    return _json(
+        {
+            "scaling": [scaling_as_data(scaling) for scaling in scaled.scalings],
+            "not_comparable": [
+                {
+                    "kind": mismatch.kind,
+                    "paths": [str(run.path) for run in mismatch.runs],
+                    "differences": [
+                        {"field": each.field, "values": {str(ranks): values for ranks, values in each.values.items()}}
+                        for each in mismatch.mismatch
+                    ],
+                }
+                for mismatch in scaled.mismatches
+            ],
+            "alone": [
+                {"paths": [str(run.path) for run in alone.runs], "why": describe_alone(alone)} for alone in scaled.alone
+            ],
+        }
+    )
+
+
+def scalings_as_csv(scaled: ScaledRuns) -> str:
+    """Return one line for each side and number of ranks, with all digits; what was not measured is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(SCALING_COLUMNS)
+    for scaling in scaled.scalings:
+        for point in scaling.points:
+            workload, data = point.runs[0].result.workload, point_as_data(point)
+            completed = len(point.milliseconds)
+            values = [
+                scaling.kind,
+                *(getattr(workload, name) for name in SCALING_WORKLOAD),
+                *(point.side, point.ranks),
+                *(getattr(workload, name) for name in SCALING_SIZES),
+                *(completed, len(point.runs) - completed),
+                statistics.median(point.milliseconds) if completed else None,
+                *(point.base, point.efficiency, *(data["interval"] or (None, None)), point.finding()),
+            ]
+            writer.writerow(map(_csv_cell, values))
     return text.getvalue()
 
 

@@ -10,6 +10,15 @@ from comparison.metrics import METRICS, Metric, Row, Value, Verdict, parity, rem
 from comparison.pairing import Difference, Pair
 from comparison.statistics import Estimate, standard_deviation, supported_digits
 
+CPU_CAVEAT = (
+    "These ranks ran on CPUs over gloo. Parity and parameter shares carry over to GPUs; times do not: gloo, for one, "
+    "performs reduce-scatter as all-reduce."
+)
+SIMULATED_CAVEAT = (
+    "The nodes of these runs were one machine (a simulated cluster) and shared its cores: parity and parameter shares "
+    "count, times mean nothing."
+)
+
 EXACT_DIGITS = 7
 ALWAYS_SHOWN = ("milliseconds_per_step_iqr", "peak_allocated_gib", "peak_reserved_gib")
 OVERVIEW_NAMES = ("milliseconds_per_step", "tokens_per_second", "peak_allocated_gib", "local_parameter_fraction")
@@ -66,6 +75,13 @@ def describe_workload(run: Run) -> str:
         f"{workload.strategy}{wrap}, {plain(workload.preset)}, {workload.precision_resolved}, "
         f"{workload.world_size} ranks on {workload.device_type}"
     )
+
+
+def caveats(runs: Sequence[Run]) -> list[str]:
+    """Return what keeps the times of some of these runs from meaning what they seem to."""
+    on_cpus = any(run.result.workload.device_type == "cpu" for run in runs)
+    simulated = any(run.result.environment.nodes_share_hardware for run in runs)
+    return [CPU_CAVEAT] * on_cpus + [SIMULATED_CAVEAT] * simulated
 
 
 def facts(pair: Pair) -> list[Fact]:

@@ -86,9 +86,7 @@ class Pair:
 
     def environment_differences(self) -> list[Difference]:
         """Return the settings that should have been equal over all runs and were not."""
-        found = _differences(
-            *([_flat(run.data["environment"]) for run in side] for side in (self.baseline, self.other))
-        )
+        found = _differences(*([flat(run.data["environment"]) for run in side] for side in (self.baseline, self.other)))
         versions = {run.result.environment.lightning_version for run in self.runs} - {None}
         ignored = (*NOT_SETTINGS, "lightning_version") if len(versions) < 2 else NOT_SETTINGS  # native has none
         return [each for each in found if each.field not in ignored]
@@ -96,7 +94,7 @@ class Pair:
     def findings(self) -> list[Difference]:
         """Return what the two sides chose differently on their own."""
         sides = (
-            [_flat(run.data["choices"]) for run in side if run.data["choices"]] for side in (self.baseline, self.other)
+            [flat(run.data["choices"]) for run in side if run.data["choices"]] for side in (self.baseline, self.other)
         )
         return _differences(*sides)
 
@@ -163,7 +161,7 @@ def by_workload(runs: Sequence[Run]) -> list[Sides]:
     """Return the runs of each workload, by side."""
     groups: dict[str, Sides] = {}
     for run in runs:
-        key = json.dumps(_asked_for(run), sort_keys=True)
+        key = json.dumps(asked_for(run), sort_keys=True)
         groups.setdefault(key, {}).setdefault(_side(run), []).append(run)
     return list(groups.values())
 
@@ -223,12 +221,12 @@ def _file(pair: Pair, pairing: Pairing) -> None:
 
 
 def _unequal(pair: Pair) -> list[Difference]:
-    return _differences(*(_found_out(side) for side in (pair.baseline, pair.other)))
+    return _differences(*(found_out(side) for side in (pair.baseline, pair.other)))
 
 
 def _match_two(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None:
     native_first = sorted(leftovers, key=lambda group: group[0].result.implementation == "lightning")
-    differences = _differences(*([_flat(_asked_for(run)) for run in group] for group in native_first))
+    differences = _differences(*([flat(asked_for(run)) for run in group] for group in native_first))
     pair = replace(_labelled(*native_first), mismatch=tuple(differences))
     if pair.is_control:
         pair = replace(pair, labels=_control_labels(pair.runs[0]))
@@ -239,7 +237,7 @@ def _match_leftovers(leftovers: list[tuple[Run, ...]], pairing: Pairing) -> None
     partnered: set[int] = set()
     for group in leftovers:
         candidates = [
-            (_differences(*([_flat(_asked_for(run)) for run in side] for side in (group, other))), other)
+            (_differences(*([flat(asked_for(run)) for run in side] for side in (group, other))), other)
             for other in leftovers
             if group[0].result.implementation == "native"
             and other[0].result.implementation == "lightning"
@@ -265,15 +263,16 @@ def _strategy(group: tuple[Run, ...]) -> str:
     return group[0].result.workload.strategy
 
 
-def _asked_for(run: Run) -> dict[str, Any]:
+def asked_for(run: Run) -> dict[str, Any]:
+    """Return what runs are paired by."""
     apart = ("variants", *FOUND_OUT)
     return {name: value for name, value in run.data["workload"].items() if name not in apart}
 
 
-def _found_out(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def found_out(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return what completed runs found out; one that failed may not have come so far."""
     found = [{name: run.data["workload"][name] for name in FOUND_OUT} for run in runs if run.completed]
-    return [_flat({name: value for name, value in values.items() if value is not None}) for values in found]
+    return [flat({name: value for name, value in values.items() if value is not None}) for values in found]
 
 
 def _differences(baseline: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[Difference]:
@@ -281,22 +280,23 @@ def _differences(baseline: list[dict[str, Any]], other: list[dict[str, Any]]) ->
     names = dict.fromkeys(name for values in baseline + other for name in values)
     found = []
     for name in names:
-        sides = [tuple(dict.fromkeys(_shown(values.get(name)) for values in side)) for side in (baseline, other)]
+        sides = [tuple(dict.fromkeys(shown(values.get(name)) for values in side)) for side in (baseline, other)]
         if len({*sides[0], *sides[1]}) > 1:
             found.append(Difference(name, *sides))
     return found
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Turn nested dictionaries into one, with dotted names."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            found |= flat(value, f"{prefix}{name}.")
         else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+            found[f"{prefix}{name}"] = value
+    return found
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a field's value as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

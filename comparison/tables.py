@@ -15,6 +15,7 @@ from comparison.formatting import (
     FACT_LENGTH,
     OVERVIEW,
     are_scaled,
+    caveats,
     cell,
     cells,
     counted,
@@ -34,19 +35,16 @@ from comparison.terminal import literal
 
 if TYPE_CHECKING:
     from comparison.attribution import Attribution
+    from comparison.scaling import ScaledRuns, Scaling
 
-CPU_CAVEAT = (
-    "These ranks ran on CPUs over gloo. Parity and parameter shares carry over to GPUs; times do not: gloo, for one, "
-    "performs reduce-scatter as all-reduce."
-)
-SIMULATED_CAVEAT = (
-    "The nodes of these runs were one machine (a simulated cluster) and shared its cores: parity and parameter shares "
-    "count, times mean nothing."
-)
 TABLE_WIDTH = 80
 """Columns that the metrics table needs; narrower terminals get lines instead."""
 UNLIMITED = 1000
-STYLES = {"NOT EQUAL": "bold red", "outcome": "bold yellow", "warning": "yellow", "remark": "yellow"}
+STYLES = {
+    "NOT EQUAL": "bold red",
+    "outcome": "bold yellow",
+    **dict.fromkeys(("warning", "remark", "missing", "caveat"), "yellow"),
+}
 
 
 def print_pairing(console: Console, pairing: Pairing, force: bool = False) -> None:
@@ -67,12 +65,9 @@ def print_pairing(console: Console, pairing: Pairing, force: bool = False) -> No
 
         for attribution in attribute(pairing):
             print_attribution(console, attribution)
-    if any(pair.runs[0].result.workload.device_type == "cpu" for pair in pairs):
+    for line in caveats([run for pair in pairs for run in pair.runs]):
         console.print()
-        _say(console, CPU_CAVEAT)
-    if any(run.result.environment.nodes_share_hardware for pair in pairs for run in pair.runs):
-        console.print()
-        _say(console, SIMULATED_CAVEAT)
+        _say(console, line)
 
 
 def print_pair(console: Console, pair: Pair) -> None:
@@ -107,6 +102,50 @@ def print_attribution(console: Console, attribution: Attribution) -> None:
             lines.add_row("-", literal(console, each))
         if below:
             console.print(lines)
+
+
+def print_scalings(console: Console, scaled: ScaledRuns) -> None:
+    """Print what cannot be compared over numbers of ranks, before any number, then every scaling."""
+    from comparison.scaling_text import NOTHING, describe_alone, scaling_title
+
+    for mismatch in scaled.mismatches:
+        console.print()
+        _say(console, f"NOT COMPARABLE: {scaling_title(mismatch)}", "bold red")
+        for unequal in mismatch.mismatch:
+            _say(console, shortened(unequal.sentence(), FACT_LENGTH))
+    if not scaled.scalings and not scaled.mismatches:
+        _say(console, NOTHING, "yellow")
+    for alone in scaled.alone:
+        _say(console, f"Not scaled: {shortened(describe_alone(alone), FACT_LENGTH)}", "yellow")
+    for scaling in scaled.scalings:
+        _print_scaling(console, scaling)
+
+
+def _print_scaling(console: Console, scaling: Scaling) -> None:
+    from comparison.scaling_text import HEADINGS, scaling_cells, scaling_facts, scaling_line, scaling_title
+
+    _heading(console, scaling_title(scaling))
+    grid = _grid()
+    for name, text in scaling_facts(scaling):
+        grid.add_row(name, literal(console, shortened(text, FACT_LENGTH), STYLES.get(name, "")))
+    console.print(grid)
+    console.print()
+    table = _table(*HEADINGS)
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    table.columns[-1].justify = "left"
+    for point in scaling.points:
+        # A variant's name is long: one word a line.
+        side, *cells = scaling_cells(point)
+        table.add_row(Text(side.replace(" ", "\n")), *map(Text, cells))
+    needed = Measurement.get(console, console.options.update(width=UNLIMITED), table).minimum
+    if console.width >= max(TABLE_WIDTH, needed):
+        console.print(table)
+        return
+    for point in scaling.points:
+        name, line = scaling_line(point)
+        _say(console, name, "bold")
+        _say(console, f"  {line}")
 
 
 def print_in_short(console: Console, pairing: Pairing) -> None:

@@ -16,14 +16,17 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 import compare
+from comparison.export import CSV_COLUMNS, SCALING_COLUMNS
 from tests.factories import OUT_OF_MEMORY, make_data, timed
 from tests.runs import signals_restored
 
 WIDTH = 80
 HANG_SECONDS = 60
 FORMATS = ("table", "markdown", "json", "csv")
+OPTIONS = ("", "--force", "--scaling")
 STARTS: tuple[dict[str, Any], ...] = (
     {},
+    {"workload__world_size": 4, "workload__global_batch_size": 4},
     {"workload__device_type": "cpu", "memory__peak_allocated_gib": None},
     {"workload__strategy": "fsdp2", "workload__fsdp_wrap": "block", "workload__reshard_after_forward": {"block": True}},
     {"label": "control"},
@@ -162,16 +165,16 @@ def broken(draw: Callable, content: bytes) -> bytes:
     return draw(st.binary(max_size=50))
 
 
-def check(folder: Path, contents: list[bytes], style: str, force: bool, outcomes: Counter[str]) -> None:
+def check(folder: Path, contents: list[bytes], style: str, option: str, outcomes: Counter[str]) -> None:
     """Show ``contents`` from files in ``folder``; an assertion error, or any other, where something is wrong.
 
-    ``outcomes`` counts exit codes, and the files that were read or refused.
+    ``option`` is one of :data:`OPTIONS`. ``outcomes`` counts exit codes, and the files that were read or refused.
     """
     for old in folder.iterdir():
         old.unlink()
     for number, content in enumerate(contents):
         (folder / f"{number}.json").write_bytes(content)
-    arguments = ["show", str(folder), "--no-responsibilities", "--format", style, *(["--force"] if force else [])]
+    arguments = ["show", str(folder), "--no-responsibilities", "--format", style, *option.split()]
     stdout, stderr = io.StringIO(), io.StringIO()
     with (
         signals_restored(),
@@ -199,10 +202,10 @@ def check_output(text: str, style: str) -> None:
     elif style == "json":
         json.loads(text, parse_constant=refuse)
     elif style == "csv":
-        assert {len(row) for row in csv.reader(io.StringIO(text))} == {16}
+        assert {len(row) for row in csv.reader(io.StringIO(text))} in ({len(CSV_COLUMNS)}, {len(SCALING_COLUMNS)})
     else:
         rows = [line.replace("\\\\", "").replace("\\|", "") for line in text.splitlines()]
-        assert {row.count("|") for row in rows if row.startswith("|")} <= {4, 6}
+        assert {row.count("|") for row in rows if row.startswith("|")} <= {4, 6, 8}
 
 
 def assert_printable(text: str) -> None:

@@ -10,7 +10,14 @@ import pytest
 from common.result import Choices, Correctness, Memory, Outcome, Parameters, Timing
 from tests.runs import ROOT
 
-DOCUMENTS = ("README.md", "docs/clusters.md", "docs/measuring.md", "docs/exercises.md", "docs/reliability.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/clusters.md",
+    "docs/measuring.md",
+    "docs/exercises.md",
+    "docs/reliability.md",
+    "docs/h200-multi/README.md",
+)
 FOLDERS = ("benchmarks", "common", "comparison", "docs", "launchers", "lightning_impl", "native")
 SUFFIXES = (".py", ".sh", ".md", ".json")
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from common.result import Result
 from tests.factories import make_data
-from tests.fuzz import FORMATS, STARTS, WIDTH, check, check_output, folders
+from tests.fuzz import FORMATS, OPTIONS, STARTS, WIDTH, check, check_output, folders
 from tests.runs import ROOT
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(contents=folders(), style=st.sampled_from(FORMATS), force=st.booleans())
-def test_no_damaged_result_raises_hangs_or_reaches_the_terminal(tmp_path, monkeypatch, contents, style, force):
+@given(contents=folders(), style=st.sampled_from(FORMATS), option=st.sampled_from(OPTIONS))
+def test_no_damaged_result_raises_hangs_or_reaches_the_terminal(tmp_path, monkeypatch, contents, style, option):
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    check(tmp_path, contents, style, force, Counter())
+    check(tmp_path, contents, style, option, Counter())
 
 
 @pytest.mark.parametrize("start", STARTS)

@@ -24,6 +24,7 @@ from comparison.exercise.measured import (
     model_state_gib,
 )
 from comparison.formatting import (
+    CPU_CAVEAT,
     OVERVIEW,
     counted,
     describe_difference,
@@ -34,7 +35,6 @@ from comparison.formatting import (
 )
 from comparison.metrics import parity, rows, verdict
 from comparison.pairing import Pair
-from comparison.tables import CPU_CAVEAT
 
 PRESETS_BY_SIZE = tuple(sorted(PRESETS, key=lambda name: PRESETS[name].blocks))
 DIVIDED = 0.95
