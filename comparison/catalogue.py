@@ -98,10 +98,10 @@ DUTIES = (
         _by("common", "options and layout must fit the launcher", CHECK_LAYOUT),
         _by(
             "lightning_impl",
-            "the same, and that Lightning sees the same launcher",
+            "the same, and Lightning is told the launcher",
             CHECK_LAYOUT,
-            _ours(STRATEGIES, "check_launcher", "if found is not expected:"),
-            _ours(STRATEGIES, "slurm_plugins", "return [SLURMEnvironment("),
+            _ours(STRATEGIES, "launcher_plugins", "return [TorchElasticEnvironment("),
+            _ours(STRATEGIES, "launcher_plugins", "return [SLURMEnvironment("),
         ),
         "Lightning compares devices and num_nodes with the launcher's numbers in its launcher object only, which "
         "ModelParallelStrategy lacks under torchrun and srun: wrong numbers pass unnoticed there.",

@@ -99,7 +99,7 @@ def test_the_ranks_share_the_cores_of_the_smallest_node():
 @pytest.fixture
 def gpus(monkeypatch):
     def pretend(count: int) -> None:
-        monkeypatch.setattr(launchers, "visible_gpus", lambda launcher: count)
+        monkeypatch.setattr(launchers, "visible_gpus", lambda launcher, wanted_device: count)
 
     return pretend
 
