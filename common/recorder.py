@@ -1,6 +1,6 @@
 """Drives the instruments of one run. Both sides call the same methods at the same points.
 
-Order of calls: :meth:`RunRecorder.meet` and :meth:`RunRecorder.watch_calls` before there is a process group;
+Order of calls: :meth:`RunRecorder.watch_calls` and :meth:`RunRecorder.meet` before there is a process group;
 :meth:`RunRecorder.begin` once there is one; :meth:`RunRecorder.before_training`; for each step
 :meth:`RunRecorder.after_backward` and :meth:`RunRecorder.after_step`; at the end :meth:`RunRecorder.finish`; all of it
 inside :meth:`RunRecorder.recording_outcome`. Once the process group is gone comes :meth:`RunRecorder.report`.

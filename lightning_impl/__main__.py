@@ -30,8 +30,8 @@ def main() -> int:
 
     recorder = RunRecorder(config, launch, device, precision)
     with recorder.recording_outcome():
-        recorder.meet()
         recorder.watch_calls()
+        recorder.meet()
         train(config, launch, device, precision, recorder)
         destroy_process_group(device)
     return recorder.report()

@@ -29,8 +29,8 @@ def main() -> int:
 
     recorder = RunRecorder(config, launch, device, precision)
     with recorder.recording_outcome():
-        recorder.meet()
         recorder.watch_calls()
+        recorder.meet()
         bind_device(device)
         init_process_group(config, launch, device)
         train(config, launch, device, precision, recorder)
