@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import RunError, missing_package
-from common.options import LAUNCHERS, STRATEGIES, OneLineParser, RunConfig, add_workload_options, integer_of_at_least
+from common.options import (
+    LAUNCHERS,
+    STRATEGIES,
+    OneLineParser,
+    RunConfig,
+    add_timeout_option,
+    add_workload_options,
+    integer_of_at_least,
+)
 from common.text import plain
 from comparison.exercise.options import add_exercise_options
 from comparison.sbatch import add_sbatch_options
@@ -133,6 +141,7 @@ def add_run_options(run: argparse.ArgumentParser) -> None:
                         help="auto takes CUDA where there is a GPU (default: auto)")  # fmt: skip
     matrix.add_argument("--output-dir", type=Path, metavar="PATH",
                         help="new or empty folder for results and logs (default: one under results/)")  # fmt: skip
+    add_timeout_option(matrix)
     add_workload_options(run, default_preset=None)
     add_show_options(run.add_argument_group("output"))
 
@@ -152,11 +161,12 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     from comparison.progress import run_all
     from comparison.terminal import make_console
 
-    launcher = choose_launcher(arguments.launcher)
+    launcher = choose_launcher(arguments.launcher, timeout_seconds=arguments.timeout_seconds)
     check_meeting_point(launcher)
     device, processes = choose_ranks(launcher, arguments.device, arguments.nproc_per_node)
     preset = arguments.preset or ("small" if device == "cuda" else "tiny")
     options = workload_arguments(arguments, preset, device, launcher.nodes * processes)
+    options += ["--timeout-seconds", str(arguments.timeout_seconds)]
     folder = new_folder(arguments.output_dir)
     console = make_console()
     strategies = list(dict.fromkeys(arguments.strategy))

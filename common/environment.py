@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from common.errors import RunError
-from common.launch import INHERITED, Launch
+from common.launch import INHERITED, Launch, check_visible_devices
 from common.options import RunConfig
 from common.precision import Precision
 from common.result import Environment, Slurm
@@ -29,18 +29,24 @@ def choose_device(config: RunConfig, launch: Launch) -> torch.device:
     """Return this rank's device, ``cpu`` or ``cuda:LOCAL_RANK``, without touching it.
 
     Raises:
-        RunError: CUDA was asked for and there is none, or there are fewer GPUs than ranks on this node.
+        RunError: CUDA was asked for and there is none, the environment names GPUs that are not there, or there are
+            fewer of them than ranks on this node.
     """
-    visible = torch.cuda.device_count()
-    if config.device == "cpu" or (config.device == "auto" and visible == 0):
+    if config.device == "cpu":
         return torch.device("cpu")
+    visible = torch.cuda.device_count()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if visible == 0:
+        check_visible_devices(chosen, torch.version.cuda is not None)
+        if config.device == "auto":
+            return torch.device("cpu")
         raise RunError(
             "--device cuda, but PyTorch sees no GPU here; use --device cpu, or a CUDA build of torch on a GPU node"
         )
     if launch.local_world_size > visible:
+        why = f" (CUDA_VISIBLE_DEVICES={chosen})" if chosen else ""
         raise RunError(
-            f"{launch.local_world_size} ranks on this node, but {visible} visible GPUs; start {visible} ranks, "
+            f"{launch.local_world_size} ranks on this node, but {visible} visible GPUs{why}; start {visible} ranks, "
             "or use --device cpu"
         )
     return torch.device("cuda", launch.local_rank)
@@ -88,6 +94,7 @@ def describe_environment(
         nodes_share_hardware=len(set(machines)) < launch.num_nodes if machines else None,
         slurm=Slurm(**job) if job else None,
         process_group_backend=dist.get_backend(),
+        timeout_seconds=config.timeout_seconds,
         precision_requested=config.precision,
         precision_reason=precision.reason,
         device_name=torch.cuda.get_device_name(device) if on_cuda else cpu_model(),

@@ -16,11 +16,13 @@ class RunError(Exception):
 
     Attributes:
         exit_code: 2 for a wrong call, found before any training; 1 for a run that failed.
+        from_one_rank: whether this rank alone knows, so that it speaks whatever its local rank.
     """
 
-    def __init__(self, message: str, exit_code: int = 2) -> None:
+    def __init__(self, message: str, exit_code: int = 2, from_one_rank: bool = False) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.from_one_rank = from_one_rank
 
 
 def run_main(main: Callable[[], int], prog: str) -> NoReturn:
@@ -31,6 +33,8 @@ def run_main(main: Callable[[], int], prog: str) -> NoReturn:
         exit_with_error(prog, error)
     except ModuleNotFoundError as error:
         exit_with_error(prog, missing_package(error))
+    except KeyboardInterrupt:  # before the run watches for it, while torch is imported
+        exit_with_error(prog, RunError("interrupted before the training; there is no result", exit_code=130))
     sys.exit(exit_code)
 
 
@@ -51,7 +55,7 @@ def missing_package(error: ModuleNotFoundError) -> RunError:
 
 def exit_with_error(prog: str, error: RunError) -> NoReturn:
     """Print ``error`` in one line, unless another rank of this node does, and end the process."""
-    if _local_rank() in (None, "0"):
+    if error.from_one_rank or _local_rank() in (None, "0"):
         print(f"{prog}: error: {error}", file=sys.stderr)
     sys.exit(error.exit_code)
 

@@ -133,6 +133,18 @@ def _check_gpus_of_tasks(config: RunConfig, launch: Launch, environ: Mapping[str
         )
 
 
+def check_visible_devices(visible: str, can_use_cuda: bool) -> None:
+    """Refuse CUDA_VISIBLE_DEVICES that names GPUs where PyTorch sees none: training on the CPU would pass unnoticed.
+
+    ``can_use_cuda``: whether PyTorch was built for CUDA; the variable means nothing to a build for CPUs.
+    """
+    if can_use_cuda and visible.strip() not in ("", "-1", "NoDevFiles"):
+        raise RunError(
+            f"CUDA_VISIBLE_DEVICES={visible}, but PyTorch sees no such GPU here; name GPUs of nvidia-smi -L, by "
+            "number or UUID (GPU-..., MIG-...), unset CUDA_VISIBLE_DEVICES, or use --device cpu"
+        )
+
+
 def _from_lightning(config: RunConfig, environ: Mapping[str, str]) -> Launch:
     """A worker that Lightning's own launcher started, or a node of several on which a person started Lightning."""
     local_rank, node_rank, world_size = _integers(environ, "Lightning", LIGHTNING_WORKER)[:3]

@@ -20,6 +20,7 @@ LAUNCHERS = ("torchrun", "srun", "srun-torchrun")
 IMPLEMENTATION_MODULES = {"native": "native", "lightning": "lightning_impl"}
 MAX_SEED = 2**62
 SNAPSHOT_WARMUP = 3
+MAX_TIMEOUT_SECONDS = 86_400
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class RunConfig:
     """``on`` or ``off``; native only."""
     sigterm_broadcast: str = "on"
     """``on`` or ``off``; lightning only."""
+    timeout_seconds: int = 300
+    """How long ranks wait for one another, at the start and in every collective."""
     learning_rate: float = 1e-3
     """AdamW's learning rate; not an option, both sides use this one."""
 
@@ -189,6 +192,17 @@ def add_workload_options(parser: argparse.ArgumentParser, *, default_preset: str
     )
 
 
+def add_timeout_option(parser: argparse._ActionsContainer) -> None:
+    """Add the option that bounds every wait of a rank for another."""
+    parser.add_argument(
+        "--timeout-seconds",
+        type=integer_of_at_least(1, MAX_TIMEOUT_SECONDS),
+        default=300,
+        metavar="N",
+        help="how long ranks wait for one another, at the start and in every collective (default: 300)",
+    )
+
+
 def build_parser(implementation: str) -> OneLineParser:
     """Return the parser of ``python -m native`` or ``python -m lightning_impl``: the same options for both."""
     module = IMPLEMENTATION_MODULES[implementation]
@@ -232,6 +246,7 @@ def build_parser(implementation: str) -> OneLineParser:
         metavar="N",
         help="nodes; must agree with the launcher (default: the launcher's number)",
     )
+    add_timeout_option(where)
     output = parser.add_argument_group("output")
     output.add_argument(
         "--output", type=Path, metavar="PATH", help="write the result of the run there as JSON, by rank zero"

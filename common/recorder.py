@@ -1,15 +1,18 @@
 """Drives the instruments of one run. Both sides call the same methods at the same points.
 
-Order of calls: :meth:`RunRecorder.begin` once the process group exists; :meth:`RunRecorder.before_training`; for each
-step :meth:`RunRecorder.after_backward` and :meth:`RunRecorder.after_step`; at the end :meth:`RunRecorder.finish`, and
-once the process group is gone :meth:`RunRecorder.report`. :meth:`RunRecorder.watch_calls` comes before all of them.
+Order of calls: :meth:`RunRecorder.watch_calls` and :meth:`RunRecorder.meet` before there is a process group;
+:meth:`RunRecorder.begin` once there is one; :meth:`RunRecorder.before_training`; for each step
+:meth:`RunRecorder.after_backward` and :meth:`RunRecorder.after_step`; at the end :meth:`RunRecorder.finish`; all of it
+inside :meth:`RunRecorder.recording_outcome`. Once the process group is gone comes :meth:`RunRecorder.report`.
 Inside the timed window nothing here synchronises, communicates or reads a value back from the device.
 """
 
+import signal
 import socket
 import statistics
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,14 +27,16 @@ from common.choices import ChoicesObserver
 from common.data import Batch, sample_digests
 from common.environment import machine_id
 from common.errors import RunError
-from common.failure import EXIT_CODES, FailureWatch, end_process, sizes_in_message
+from common.failure import EXIT_CODES, FAILED, PATIENCE, FailureWatch, end_process, sizes_in_message
 from common.initialization import local_tensor, weights_sha256
+from common.interruption import watch_signals
 from common.launch import Launch
+from common.meeting import facts_of_rank, meet
 from common.memory import MemoryMeter, end_snapshot, start_snapshot
 from common.model import SyntheticTransformer
 from common.options import RunConfig
 from common.precision import Precision
-from common.report import describe_outcome, report
+from common.report import describe_failure, describe_outcome, describe_signal, follows_from_another, report
 from common.result import Outcome, Result
 from common.timing import LapTimer, synchronize
 from common.trace import Trace
@@ -66,6 +71,20 @@ class RunRecorder:
         self._result: Result | None = None
         # Ranks often run out of memory together: this rank's own failure and the watch's verdict are one result.
         self._reporting = threading.Lock()
+        self._reported = False
+        self._is_interrupted = False
+
+    def meet(self) -> None:
+        """Hear SIGTERM and SIGINT from now on, and wait until every rank is there. A collective call.
+
+        Raises:
+            RunError: a rank did not come, or the ranks were told different things.
+        """
+        watch_signals(self._end_by_signal)
+        # Kept: under srun, rank zero serves the store, and the process group will use the same one.
+        self._store = meet(self.config, self.launch, facts_of_rank(self.config, self.device, self.precision))
+        if self._store is not None:
+            self.watch.start()
 
     def watch_calls(self) -> None:
         """Begin to watch who calls what; it ends with the first step, long before the window."""
@@ -75,12 +94,21 @@ class RunRecorder:
     def recording_outcome(self) -> Iterator[None]:
         """Make running out of memory, on any rank and in any phase, a result that rank zero writes; then end.
 
-        Everything else that goes wrong goes on as the exception that it is.
+        Whatever else goes wrong on one rank ends all of them, after one line from the first of them. What a person can
+        act on (:class:`RunError`) all ranks find out by themselves, so it goes on as the exception that it is.
         """
         try:
             yield
         except torch.OutOfMemoryError as error:
             self._end_out_of_memory(str(error))
+        except RunError:
+            self.watch.stop()
+            raise
+        except Exception as error:
+            self._end_failed(error)
+        except SystemExit:  # Lightning's answer to SIGTERM, which would be exit code 0: our own is on its way
+            time.sleep(PATIENCE.total_seconds())
+            end_process(FAILED)
 
     def begin(self) -> None:
         """Agree with the other ranks, and begin to listen for their failures. A collective call.
@@ -227,7 +255,11 @@ class RunRecorder:
         self.trace.stop()
         if self._result is not None:
             seen = self.trace.responsibilities(self._ddp_buckets)
-            report(self.config, self._result.model_copy(update={"responsibilities": seen}))
+            with self._reporting:
+                report(self.config, self._result.model_copy(update={"responsibilities": seen}))
+                self._reported = True
+        if self._is_interrupted:  # too late to change the result, and no success all the same
+            time.sleep(PATIENCE.total_seconds())
         return EXIT_CODES[self.outcome.status]
 
     def _end_out_of_memory(self, message: str) -> None:
@@ -245,6 +277,35 @@ class RunRecorder:
             self._report_failure(outcome)
         self.watch.announce(outcome)
         end_process(EXIT_CODES[outcome.status])
+
+    def _end_failed(self, error: Exception) -> None:
+        def tell() -> None:
+            if not follows_from_another(error):  # what waiting for a lost rank looks like helps nobody
+                traceback.print_exception(error)
+            self._say(describe_failure(error, self.config))
+
+        self.watch.announce_failure(tell)
+        end_process(FAILED)
+
+    def _end_by_signal(self, number: signal.Signals) -> None:
+        self._is_interrupted = True
+        self._reporting.acquire(timeout=PATIENCE.total_seconds())  # a file that is being written will be whole
+        self.watch.announce_failure(lambda: self._say(describe_signal(number)))
+        end_process(128 + number)
+
+    def _say(self, what: str) -> None:
+        """Print one line with everything that a person needs to find the place of a failure."""
+        config, launch = self.config, self.launch
+        step = f"in step {self.steps_done + 1} ({self.phase})"
+        where = {"setup": "during setup", "final": "after the last step"}.get(self.phase, step)
+        wrap = f" ({config.fsdp_wrap} wrap)" if config.strategy == "fsdp2" else ""
+        run = f"{config.strategy}{wrap}, preset {config.preset}"
+        batch = f"batch {config.local_batch_size(launch.world_size)} a rank"
+        print(
+            f"python -m {config.module}: error: rank {launch.rank} of {launch.world_size} {what}, "
+            f"{where} of {run}, {batch}; {'the result is complete' if self._reported else 'there is no result'}",
+            file=sys.stderr,
+        )
 
     def _report_failure(self, outcome: Outcome) -> None:
         """Write the result of a run that ends now; whoever comes second waits here for the end of the process.

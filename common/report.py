@@ -1,7 +1,17 @@
 """What global rank zero does with a finished run: the file first, then a few lines for a person."""
 
+import re
+import signal
+
 from common.options import RunConfig
 from common.result import Outcome, Result, write_result
+
+LOST_CONNECTION = re.compile(
+    r"Connection (closed|reset) by (remote )?peer|Connection refused|Broken pipe|remote process exited", re.IGNORECASE
+)
+"""What gloo and NCCL say on a rank whose peer is gone."""
+WAITED_IN_VAIN = re.compile(r"timed? ?out", re.IGNORECASE)
+"""What they say where a peer does not answer."""
 
 
 def report(config: RunConfig, result: Result) -> None:
@@ -37,6 +47,32 @@ def summary(result: Result) -> str:
     if result.correctness:
         lines.append(f"  final_loss_mean {result.correctness.final_loss_mean!r}")
     return "\n".join(lines)
+
+
+def describe_failure(error: Exception, config: RunConfig) -> str:
+    """Return in a few words what an exception was that is no result."""
+    text = _first_line(error)
+    if LOST_CONNECTION.search(text):
+        return "lost another rank, which was killed (out of host memory?) or ended by itself"
+    if WAITED_IN_VAIN.search(text):
+        return f"waited in vain for another rank, for {config.timeout_seconds} seconds (--timeout-seconds)"
+    return f"failed with {type(error).__name__}: {text}"
+
+
+def describe_signal(number: signal.Signals) -> str:
+    """Return in a few words why a run ends that was told to."""
+    if number == signal.SIGTERM:
+        return "was told to end by SIGTERM (from a person, a time limit, or its launcher after another rank had ended)"
+    return f"was interrupted by {number.name}"
+
+
+def follows_from_another(error: Exception) -> bool:
+    """Say whether an exception is about another rank, which is gone or silent."""
+    return any(pattern.search(_first_line(error)) for pattern in (LOST_CONNECTION, WAITED_IN_VAIN))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0]
 
 
 def describe_outcome(outcome: Outcome) -> str:

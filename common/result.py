@@ -141,6 +141,8 @@ class Environment(Section):
     slurm: Slurm | None
     """Null outside Slurm."""
     process_group_backend: str
+    timeout_seconds: Positive
+    """How long ranks waited for one another at most."""
     precision_requested: Literal["auto", "fp32", "bf16"]
     precision_reason: str
     device_name: str
@@ -387,11 +389,7 @@ def parse_result(content: bytes, path: Path) -> Result:
 
 
 def write_result(path: Path, result: Result, *, overwrite: bool) -> None:
-    """Write a result file atomically: whole or not at all, with the mode that the umask leaves.
-
-    Raises:
-        RunError: the file appeared in the meantime and may not be replaced, or cannot be written.
-    """
+    """Write a result file as :func:`common.atomic.write_whole` does: whole or not at all."""
     write_whole(path, json.dumps(result.model_dump(mode="json"), indent=2, allow_nan=False) + "\n", overwrite=overwrite)
 
 

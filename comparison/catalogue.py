@@ -98,10 +98,10 @@ DUTIES = (
         _by("common", "options and layout must fit the launcher", CHECK_LAYOUT),
         _by(
             "lightning_impl",
-            "the same, and that Lightning sees the same launcher",
+            "the same, and Lightning is told the launcher",
             CHECK_LAYOUT,
-            _ours(STRATEGIES, "check_launcher", "if found is not expected:"),
-            _ours(STRATEGIES, "slurm_plugins", "return [SLURMEnvironment("),
+            _ours(STRATEGIES, "launcher_plugins", "return [TorchElasticEnvironment("),
+            _ours(STRATEGIES, "launcher_plugins", "return [SLURMEnvironment("),
         ),
         "Lightning compares devices and num_nodes with the launcher's numbers in its launcher object only, which "
         "ModelParallelStrategy lacks under torchrun and srun: wrong numbers pass unnoticed there.",
@@ -509,7 +509,11 @@ ADDITIONS = (
     ),
     Responsibility(
         "signal handlers",
-        _by("nobody", "SIGTERM ends the process"),
+        _by(
+            "common",
+            "SIGTERM and SIGINT end the run at once",
+            _ours("common/interruption.py", "watch_signals", "signal.signal(number"),
+        ),
         _by(
             "lightning",
             "SIGTERM is noted; under Slurm, a signal to requeue",
@@ -520,7 +524,8 @@ ADDITIONS = (
             ),
             _theirs(f"{CONNECTORS}/signal_connector.py", "_SignalConnector._register_signal", "signal.signal("),
         ),
-        "In force while fit() runs; a run that SIGTERM ended this way exits with code 0.",
+        "In force while fit() runs; a run that SIGTERM ended this way would exit with code 0: the common part hears "
+        "it first, and ends the run on both sides.",
         calls=("signal",),
     ),
     Responsibility(

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.errors import RunError
+from common.launch import check_visible_devices
 from common.slurm import FIRST_PORT, INTERACTIVE_STEP, PORTS, first_host, tasks_per_node
 
 STEP_ENDS_SECONDS = 40.0
@@ -34,6 +35,8 @@ class Launcher:
     job_id: str = ""
     step_options: tuple[str, ...] = field(default=(), repr=False)
     """Further options of every srun."""
+    timeout_seconds: int = 300
+    """How long torchrun's agents wait for one another."""
 
     @property
     def by_srun(self) -> bool:
@@ -49,6 +52,7 @@ class Launcher:
             # A port of its own for each run: the one before may not have let go of it yet.
             port = FIRST_PORT + int.from_bytes(os.urandom(4)) % PORTS
             torchrun += [f"--nnodes={self.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.host}:{port}"]
+            torchrun += [f"--rdzv-conf=join_timeout={self.timeout_seconds}"]
         else:
             torchrun += ["--standalone"]
         agents = self._srun(step_name, 1) if self.by_srun else []
@@ -94,7 +98,9 @@ class Launcher:
         return next((step for step, *name in steps if name == [step_name]), None)
 
 
-def choose_launcher(wanted: str | None, environ: Mapping[str, str] = os.environ) -> Launcher:
+def choose_launcher(
+    wanted: str | None, environ: Mapping[str, str] = os.environ, timeout_seconds: int = 300
+) -> Launcher:
     """Return the launcher that was asked for, or the one that the surroundings call for.
 
     Raises:
@@ -117,7 +123,7 @@ def choose_launcher(wanted: str | None, environ: Mapping[str, str] = os.environ)
             f"--launcher {name}, but this is no Slurm allocation; get one with: salloc --nodes=N --ntasks-per-node=M, "
             "or submit a job with: python compare.py sbatch --submit"
         )
-    return _in_allocation(name, reason, environ, in_step)
+    return replace(_in_allocation(name, reason, environ, in_step), timeout_seconds=timeout_seconds)
 
 
 def _default(environ: Mapping[str, str], in_step: bool) -> tuple[str, str]:
@@ -168,7 +174,7 @@ def choose_ranks(launcher: Launcher, wanted_device: str, wanted_ranks: int | Non
         RunError: torch is missing, or the ranks or the device asked for are not what is there.
     """
     try:
-        gpus = visible_gpus(launcher)
+        gpus = visible_gpus(launcher, wanted_device)
     except RuntimeError as error:
         raise RunError(f"{error}; create an environment with: bash launchers/demo.sh", exit_code=1) from None
     if wanted_device == "cuda" and gpus == 0:
@@ -210,17 +216,22 @@ def check_tasks(tasks: int, wanted_ranks: int | None) -> None:
         )
 
 
-def visible_gpus(launcher: Launcher) -> int:
+def visible_gpus(launcher: Launcher, wanted_device: str) -> int:
     """Return how many GPUs PyTorch sees where the ranks will run. Asks another process: torch stays out of this one.
 
     Raises:
         RuntimeError: torch cannot be imported there.
+        RunError: GPUs are wanted, if there are any, and CUDA_VISIBLE_DEVICES names some that are not there.
     """
-    command = [*launcher.probe(), sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
+    question = "import torch; print(torch.version.cuda is not None, torch.cuda.device_count())"
+    command = [*launcher.probe(), sys.executable, "-c", question]
     probe = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if probe.returncode != 0:
         lines = [line for line in probe.stderr.splitlines() if line.strip() and not line.startswith("srun: ")]
         raise RuntimeError(f"torch cannot be imported by {sys.executable}: {(lines or ['no message'])[-1]}")
-    with contextlib.suppress(ValueError, IndexError):
-        return int(probe.stdout.split()[-1])
+    with contextlib.suppress(ValueError):
+        can_use_cuda, count = probe.stdout.split()[-2:]
+        if int(count) == 0 and wanted_device != "cpu":
+            check_visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), can_use_cuda == "True")
+        return int(count)
     raise RuntimeError(f"{sys.executable} did not say how many GPUs there are, but: {probe.stdout!r}")

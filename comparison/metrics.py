@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from common.result import Result
+from common.result import Environment, Result
 from comparison.loading import Run
 from comparison.pairing import Pair
 from comparison.statistics import (
@@ -250,12 +250,22 @@ def _medians(runs: Sequence[Run]) -> tuple[float, ...]:
     return tuple(run.result.timing.milliseconds_per_step_median for run in runs)
 
 
-def remarks(run: Run) -> list[str]:
-    """Return what is odd about the laps of one run."""
-    timing = run.result.timing
-    if timing is None:
+def _oversubscription(environment: Environment) -> list[str]:
+    """Say if the ranks of a node have more threads than cores. srun may have bound each rank to cores of its own."""
+    ranks = 1 if environment.launcher == "srun" else environment.local_world_size
+    threads, cores = environment.cpu_threads, environment.cpu_count
+    if ranks * threads <= cores:
         return []
-    laps, found = timing.laps_milliseconds, []
+    have = f"a rank has {threads} threads" if ranks == 1 else f"{ranks} ranks a node have {threads} threads each"
+    return [f"{have} on {cores} cores: set OMP_NUM_THREADS, or start fewer ranks"]
+
+
+def remarks(run: Run) -> list[str]:
+    """Return what is odd about one run: too many threads for its cores, or its laps."""
+    timing, found = run.result.timing, _oversubscription(run.result.environment)
+    if timing is None:
+        return found
+    laps = timing.laps_milliseconds
     if abs(timing.laps_over_window - 1) > WINDOW_TOLERANCE:
         found.append(f"its laps add up to {timing.laps_over_window:.0%} of its window")
     odd = outliers(laps)

@@ -26,6 +26,7 @@ NOT_SETTINGS = (
     "command",
     "slurm.job_id",
     "slurm.step_id",
+    "timeout_seconds",
     "precision_requested",
     "precision_reason",
 )

@@ -29,9 +29,11 @@ def main() -> int:
     precision = resolve_precision(config.precision, device)
 
     recorder = RunRecorder(config, launch, device, precision)
-    recorder.watch_calls()
-    train(config, launch, device, precision, recorder)
-    destroy_process_group(device)
+    with recorder.recording_outcome():
+        recorder.watch_calls()
+        recorder.meet()
+        train(config, launch, device, precision, recorder)
+        destroy_process_group(device)
     return recorder.report()
 
 

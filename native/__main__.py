@@ -28,11 +28,13 @@ def main() -> int:
     precision = resolve_precision(config.precision, device)
 
     recorder = RunRecorder(config, launch, device, precision)
-    recorder.watch_calls()
-    bind_device(device)
-    init_process_group(launch, device)
-    train(config, launch, device, precision, recorder)
-    destroy_process_group(device)
+    with recorder.recording_outcome():
+        recorder.watch_calls()
+        recorder.meet()
+        bind_device(device)
+        init_process_group(config, launch, device)
+        train(config, launch, device, precision, recorder)
+        destroy_process_group(device)
     return recorder.report()
 
 

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 
 from common.launch import Launch
-
-TIMEOUT = timedelta(minutes=5)
+from common.options import RunConfig
 
 
 def bind_device(device: torch.device) -> None:
@@ -18,7 +17,7 @@ def bind_device(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
-def init_process_group(launch: Launch, device: torch.device) -> None:
+def init_process_group(config: RunConfig, launch: Launch, device: torch.device) -> None:
     """Meet the other ranks: NCCL between GPUs, gloo between CPUs."""
     os.environ["MASTER_ADDR"] = launch.master_addr
     os.environ["MASTER_PORT"] = str(launch.master_port)
@@ -28,7 +27,7 @@ def init_process_group(launch: Launch, device: torch.device) -> None:
         init_method="env://",
         rank=launch.rank,
         world_size=launch.world_size,
-        timeout=TIMEOUT,
+        timeout=timedelta(seconds=config.timeout_seconds),
         device_id=device if on_cuda else None,
     )
 

@@ -14,27 +14,26 @@ from native.parallelize import build_model, replicate
 
 def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision, recorder: RunRecorder) -> None:
     """Train for warmup + steps optimizer steps; what it builds is gone when it returns."""
-    with recorder.recording_outcome():
-        recorder.begin()
-        model = build_model(config, launch, device, precision)
-        wrapped = replicate(model, device) if config.strategy == "ddp" else model
-        optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)  # after sharding: takes the shards
-        batch_size = config.local_batch_size(launch.world_size)
-        batch = make_batch(config.model, config.seed, launch.rank, batch_size).to(device)
-        # ddp computes in bf16 by autocast; fsdp2 has its MixedPrecisionPolicy.
-        autocast = torch.autocast(
-            device.type,
-            torch.bfloat16,
-            enabled=config.strategy == "ddp" and precision.resolved == "bf16",
-            cache_enabled=config.autocast_cache == "on",
-        )
+    recorder.begin()
+    model = build_model(config, launch, device, precision)
+    wrapped = replicate(model, device) if config.strategy == "ddp" else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)  # after sharding: takes the shards
+    batch_size = config.local_batch_size(launch.world_size)
+    batch = make_batch(config.model, config.seed, launch.rank, batch_size).to(device)
+    # ddp computes in bf16 by autocast; fsdp2 has its MixedPrecisionPolicy.
+    autocast = torch.autocast(
+        device.type,
+        torch.bfloat16,
+        enabled=config.strategy == "ddp" and precision.resolved == "bf16",
+        cache_enabled=config.autocast_cache == "on",
+    )
 
-        recorder.before_training(model, wrapped, optimizer, batch)
-        wrapped.train()
-        for _ in range(config.total_steps):
-            loss = training_step(wrapped, optimizer, batch, autocast, recorder, config.zero_grad)
-            recorder.after_step(loss)
-        recorder.finish()
+    recorder.before_training(model, wrapped, optimizer, batch)
+    wrapped.train()
+    for _ in range(config.total_steps):
+        loss = training_step(wrapped, optimizer, batch, autocast, recorder, config.zero_grad)
+        recorder.after_step(loss)
+    recorder.finish()
 
 
 def training_step(

@@ -63,6 +63,7 @@ BASE: dict[str, Any] = {
         "nodes_share_hardware": False,
         "slurm": None,
         "process_group_backend": "nccl",
+        "timeout_seconds": 300,
         "precision_requested": "auto",
         "precision_reason": "auto",
         "device_name": "NVIDIA H200",

@@ -1,13 +1,16 @@
 """Run a module as ``python -m`` would, and let one thing go wrong at a known moment.
 
-INJECT holds it as JSON: ``what`` (delay, out of memory, not a number, drift), ``at`` (an optimizer step counted from 1,
-or "setup"), ``ranks`` and ``seconds``. INJECTED names a file that keeps the time at which a rank ran out of memory.
+INJECT holds it as JSON: ``what`` (delay, out of memory, not a number, drift, raise, or the name of a signal that the
+rank sends itself), ``at`` (an optimizer step counted from 1; "setup"; "final", before the reductions after the last
+step; "writing", before a whole file gets its name), ``ranks`` and ``seconds``. INJECTED names a file that keeps the
+time at which it happened on a rank.
 """
 
 import json
 import math
 import os
 import runpy
+import signal
 import sys
 import time
 from pathlib import Path
@@ -27,17 +30,27 @@ RANK = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 fill_parameters, forward, cross_entropy = initialization.fill_parameters, SyntheticTransformer.forward, F.cross_entropy
 finish = RunRecorder.finish
 forwards = 0
+FAILURES = ("out of memory", "raise", "SIGKILL", "SIGTERM", "SIGINT")
 
 
-def run_out_of_memory() -> None:
+def fail() -> None:
     Path(f"{os.environ['INJECTED']}.rank{RANK}").write_text(str(time.time()))
-    raise torch.OutOfMemoryError(MESSAGE)
+    if injection["what"] == "out of memory":
+        raise torch.OutOfMemoryError(MESSAGE)
+    if injection["what"] == "raise":
+        raise ValueError("a cable was pulled\nand more that nobody needs to know")
+    os.kill(os.getpid(), getattr(signal, injection["what"]))
 
 
-def fill_parameters_in_little_memory(model, seed):
-    if injection["at"] == "setup":
-        run_out_of_memory()
-    fill_parameters(model, seed)
+def failing_at(moment, function):
+    """Return the function, before which this rank fails if that is the moment."""
+
+    def fail_first(*arguments, **options):
+        if injection["at"] == moment:
+            fail()
+        return function(*arguments, **options)
+
+    return fail_first
 
 
 def forward_in_which_something_happens(model, tokens):
@@ -46,8 +59,8 @@ def forward_in_which_something_happens(model, tokens):
     if forwards == injection["at"]:
         if injection["what"] == "delay":
             time.sleep(injection["seconds"])
-        elif injection["what"] == "out of memory":
-            run_out_of_memory()
+        elif injection["what"] in FAILURES:
+            fail()
     return forward(model, tokens)
 
 
@@ -65,8 +78,10 @@ def finish_with_another_weight(recorder):
 injection = json.loads(os.environ["INJECT"])
 if RANK in injection["ranks"]:
     SyntheticTransformer.forward = forward_in_which_something_happens
-    if injection["what"] == "out of memory":
-        initialization.fill_parameters = fill_parameters_in_little_memory
+    if injection["what"] in FAILURES:
+        initialization.fill_parameters = failing_at("setup", fill_parameters)
+        RunRecorder.finish = failing_at("final", finish)
+        os.fsync = failing_at("writing", os.fsync)
     elif injection["what"] == "not a number":
         F.cross_entropy = loss_that_is_not_a_number
     elif injection["what"] == "drift":

@@ -104,6 +104,7 @@ NOTHING: dict[str, Any] = {
     "environment.command": ["python -m lightning_impl", "--precision", "bf16"],
     "environment.slurm.job_id": "8",
     "environment.slurm.step_id": "4",
+    "environment.timeout_seconds": 600,
     "environment.precision_requested": "bf16",
     "environment.precision_reason": "requested",
 }

@@ -52,6 +52,7 @@ def left_in(folder: Path) -> list[str]:
 def test_consecutive_runs_of_two_ranks_end_with_exit_code_0(half, tmp_path):
     process = run(torchrun(2, "-m", half, *arguments(tmp_path / "result.json", "--warmup-steps", "1", "--steps", "2")))
     assert process.returncode == 0, tail(process)
+    assert process.stderr == ""
 
 
 @each_half

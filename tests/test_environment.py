@@ -83,6 +83,39 @@ def test_more_ranks_than_gpus_are_refused_with_both_numbers(gpus, device):
         choose(device, rank=0)
 
 
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+@pytest.mark.parametrize("visible", ["7", "GPU-0aae57b8-no-such", "MIG-12345678"])
+def test_a_gpu_that_is_named_and_not_there_is_refused_instead_of_training_on_the_cpu(
+    gpus, monkeypatch, device, visible
+):
+    gpus(0)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(RunError, match=f"CUDA_VISIBLE_DEVICES={visible}, but PyTorch sees no such GPU here"):
+        choose(device)
+
+
+@pytest.mark.parametrize(("visible", "build"), [("", "13.0"), ("-1", "13.0"), ("7", None)])
+def test_hidden_gpus_and_a_build_for_cpus_train_on_the_cpu(gpus, monkeypatch, visible, build):
+    gpus(0)
+    monkeypatch.setattr(torch.version, "cuda", build)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert choose("auto") == torch.device("cpu")
+
+
+def test_a_gpu_that_is_not_there_does_not_hinder_a_run_on_the_cpu(gpus, monkeypatch):
+    gpus(0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert choose("cpu") == torch.device("cpu")
+
+
+def test_too_few_gpus_are_shown_with_the_variable_that_chose_them(gpus, monkeypatch):
+    gpus(1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-gone")
+    with pytest.raises(RunError, match=r"but 1 visible GPUs \(CUDA_VISIBLE_DEVICES=GPU-8932f937,GPU-gone\)"):
+        choose("auto")
+
+
 @pytest.mark.parametrize(("ranks", "share"), [(1, 8), (2, 4), (3, 2), (16, 1)])
 def test_the_ranks_of_a_node_share_its_cores(threads, ranks, share):
     limit_cpu_threads(launch_of(0, ranks))

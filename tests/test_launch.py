@@ -347,6 +347,34 @@ def test_a_stale_variable_alone_is_answered_with_the_command_that_clears_it(impl
         detect({name: "2"}, implementation)
 
 
+# Variables that mislead
+
+MISLEADING = {
+    "nothing": {},
+    "SLURM_NTASKS alone": {"SLURM_NTASKS": "4"},
+    "an IDE in a job of one task": {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "vscode", "SLURM_NTASKS": "1"},
+    "an IDE in a job of four tasks": {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "vscode", "SLURM_NTASKS": "4"},
+    "a node list that names no host": SRUN_ONE_NODE | {"SLURM_STEP_NODELIST": "["},
+    "a stale WORLD_SIZE": {"WORLD_SIZE": "8"},
+    "a stale LOCAL_RANK and WORLD_SIZE": {"LOCAL_RANK": "1", "WORLD_SIZE": "8"},
+    "half of torchrun": without(TORCHRUN_ENVIRON, "LOCAL_RANK", "MASTER_ADDR"),
+    "one GPU for each task": SRUN_ONE_NODE | {"CUDA_VISIBLE_DEVICES": "MIG-1"},
+}
+
+
+@pytest.mark.parametrize("environ", MISLEADING.values(), ids=MISLEADING)
+def test_both_halves_give_the_same_verdict_in_the_same_words(environ):
+    def verdict(implementation: str) -> str:
+        module = RunConfig(implementation, "ddp").module
+        try:
+            launch = detect(environ, implementation)
+        except RunError as error:
+            return str(error).replace(module, "HALF")
+        return f"rank {launch.rank} of {launch.world_size}"
+
+    assert verdict("native") == verdict("lightning")
+
+
 # What the options claim
 
 

@@ -81,7 +81,7 @@ def test_srun_is_told_all_numbers_of_the_step():
 def test_torchrun_inside_srun_is_one_agent_a_node_that_meets_at_the_first():
     command = choose_launcher("srun-torchrun", ALLOCATION).command("native", 4, "run")
     assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8"} < set(command)
-    assert {"--nnodes=2", "--nproc-per-node=4", "--rdzv-backend=c10d"} < set(command)
+    assert {"--nnodes=2", "--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-conf=join_timeout=300"} < set(command)
     assert any(word.startswith("--rdzv-endpoint=node1:") for word in command)
 
 
@@ -99,7 +99,7 @@ def test_the_ranks_share_the_cores_of_the_smallest_node():
 @pytest.fixture
 def gpus(monkeypatch):
     def pretend(count: int) -> None:
-        monkeypatch.setattr(launchers, "visible_gpus", lambda launcher: count)
+        monkeypatch.setattr(launchers, "visible_gpus", lambda launcher, wanted_device: count)
 
     return pretend
 

@@ -66,6 +66,7 @@ def test_a_job_with_gpus_never_falls_back_to_cpus(written):
         ["--preset", "medium", "--global-batch-size", "8", "--precision", "bf16", "--device", "cpu"],
         ["--no-responsibilities", "--launcher", "srun-torchrun", "--seed", "7", "--device", "cpu"],
         ["--strategy", "ddp", "fsdp2", "--steps", "3", "--warmup-steps", "2", "--device", "cpu"],
+        ["--timeout-seconds", "60", "--device", "cpu"],
         ["--attribute", "--repeats", "5", "--device", "cpu"],
     ],
 )

@@ -151,6 +151,26 @@ def test_laps_that_do_not_add_up_to_their_window_within_5_percent_are_remarked(s
     assert remarks(run) == [f"its laps add up to {share:.0%} of its window"] * remarked
 
 
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "threads", "cores", "said"),
+    [
+        ("torchrun", 2, 8, 16, []),
+        ("torchrun", 4, 8, 16, ["4 ranks a node have 8 threads each on 16 cores"]),
+        ("srun", 4, 8, 8, []),
+        ("srun", 4, 16, 8, ["a rank has 16 threads on 8 cores"]),
+    ],
+)
+def test_more_threads_than_cores_are_remarked(launcher, ranks, threads, cores, said):
+    changes = {
+        "environment__launcher": launcher,
+        "environment__local_world_size": ranks,
+        "environment__cpu_threads": threads,
+        "environment__cpu_count": cores,
+    }
+    (run,) = make_pair([timed(10) | changes], []).baseline
+    assert [remark.partition(":")[0] for remark in remarks(run)] == said
+
+
 def test_a_single_step_has_times_but_no_spread():
     pair = make_pair([lapped([10.0])], [lapped([13.0])])
     assert pair.baseline[0].result.timing.milliseconds_per_step_iqr is None
