@@ -5,8 +5,9 @@
 #     bash launchers/test.sh --slurm [options of pytest]
 #
 # --slurm also runs the tests that need a Slurm, on a throw-away cluster of two simulated nodes that is booted for them
-# and stopped afterwards; with --whole-matrix in every combination of half, strategy, layout and launcher. As root it
-# installs Debian's packages for that; where it cannot, it says so and leaves them out.
+# and stopped afterwards. As root it installs Debian's packages for that; where it cannot, it says so and leaves them out.
+# --whole-matrix runs what others nearly cover, too: every combination of half, strategy, layout and launcher under Slurm,
+# more faults, the scripts for several GPUs on CPU ranks, a whole session of the workbook with runs of its own.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 source launchers/slurm_packages.sh

@@ -12,10 +12,14 @@ settings.load_profile("project")
 
 def pytest_addoption(parser):
     parser.addoption("--slurm", action="store_true", help="run the tests that need the cluster in SLURM_LAB_DIR")
-    parser.addoption("--whole-matrix", action="store_true", help="with --slurm: every run of tests/slurm/, not a cover")
+    parser.addoption("--whole-matrix", action="store_true", help="every real run, not only a cover of them")
 
 
 def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--whole-matrix"):
+        for item in items:
+            if item.get_closest_marker("whole_matrix"):
+                item.add_marker(pytest.mark.skip(reason="others cover it in less time; add --whole-matrix"))
     if config.getoption("--slurm"):
         return
     why = os.environ.get("NO_SLURM_BECAUSE", "no cluster was asked for; start one with: bash launchers/test.sh --slurm")

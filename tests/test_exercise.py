@@ -631,6 +631,7 @@ def test_the_workbook_imports_neither_torch_nor_lightning(results):
 
 
 @pytest.mark.slow
+@pytest.mark.whole_matrix
 def test_a_session_runs_what_is_missing_and_goes_on_after_an_interruption(tmp_path):
     path, folder = tmp_path / "a.json", tmp_path / "new"
     short = ("--device", "cpu", "--nproc-per-node", 2, "--repeats", 1, "--warmup-steps", 1, "--steps", 2)

@@ -61,12 +61,17 @@ FAULTS = [
     Fault("native", "ddp", "raise", 4, 1, RAISED.format("ddp")),
     Fault("lightning_impl", "fsdp2", "raise", 4, 1, RAISED.format(r"fsdp2 \(block wrap\)")),
     Fault("native", "fsdp2", "SIGKILL", 2, 1, LOST + r"in step 2 \(warmup\)"),
-    Fault("lightning_impl", "ddp", "SIGKILL", 4, 1, LOST + r"in step 4 \(window\)"),
+    pytest.param(
+        Fault("lightning_impl", "ddp", "SIGKILL", 4, 1, LOST + r"in step 4 \(window\)"), marks=pytest.mark.whole_matrix
+    ),
     Fault("lightning_impl", "fsdp2", "SIGKILL", "final", 1, LOST + "after the last step"),
     Fault("native", "ddp", "SIGKILL", "writing", 0, ""),
-    Fault("native", "fsdp2", "SIGTERM", 4, 1, TOLD.format(1)),
+    pytest.param(Fault("native", "fsdp2", "SIGTERM", 4, 1, TOLD.format(1)), marks=pytest.mark.whole_matrix),
     Fault("lightning_impl", "ddp", "SIGTERM", 4, 0, TOLD.format(0)),
-    Fault("lightning_impl", "ddp", "SIGINT", 4, 1, r"rank 1 of 2 was interrupted by SIGINT, in step 4 \(window\)"),
+    pytest.param(
+        Fault("lightning_impl", "ddp", "SIGINT", 4, 1, r"rank 1 of 2 was interrupted by SIGINT, in step 4 \(window\)"),
+        marks=pytest.mark.whole_matrix,
+    ),
 ]
 
 

@@ -214,6 +214,7 @@ def test_the_whole_path_from_run_to_tables(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.whole_matrix
 def test_control_runs_give_the_noise_floor(tmp_path):
     folder = tmp_path / "new"
     short = ("--repeats", 2, "--strategy", "ddp", "--warmup-steps", 1, "--steps", 4, "--nproc-per-node", 1)

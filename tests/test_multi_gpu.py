@@ -127,6 +127,7 @@ def test_a_cell_that_fails_does_not_keep_the_others_from_running(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.whole_matrix
 def test_two_numbers_of_cpu_ranks_end_with_their_tables_and_the_scaling(tmp_path):
     first, second = (call(tmp_path, "small-fp32", RANKS=ranks, **ON_CPUS) for ranks in ("1", "2"))
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
@@ -146,6 +147,7 @@ def test_the_document_names_every_part():
 
 
 @pytest.mark.slow
+@pytest.mark.whole_matrix
 def test_the_faults_end_on_cpu_ranks_in_place_of_gpus(tmp_path):
     environ = {"PYTHON": sys.executable, "DEVICE": "cpu", "PRESET": "tiny", "HALVES": "native"}
     ended = run(["bash", "benchmarks/nccl_faults.sh", str(tmp_path / "faults")], timeout=300, **environ)

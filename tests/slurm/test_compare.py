@@ -100,7 +100,10 @@ def test_compare_in_every_task_of_a_step_is_refused():
 
 @pytest.mark.parametrize(
     ("launcher", "signal_number"),
-    [("srun", signal.SIGINT), ("srun-torchrun", signal.SIGTERM)],
+    [
+        pytest.param("srun", signal.SIGINT, marks=pytest.mark.whole_matrix),
+        ("srun-torchrun", signal.SIGTERM),
+    ],
     ids=["srun", "torchrun"],
 )
 def test_an_interruption_ends_the_step_too(launcher, signal_number, tmp_path):
