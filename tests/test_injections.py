@@ -144,7 +144,26 @@ def strict_json(path: Path) -> dict:
 
 
 def each(*injections: Injection):
-    return pytest.mark.parametrize("injection", injections, ids=str)
+    """Parametrise by injections; those that others nearly cover run with --whole-matrix alone."""
+    marks = [[pytest.mark.whole_matrix] if str(injection) in NEARLY_COVERED else [] for injection in injections]
+    return pytest.mark.parametrize(
+        "injection",
+        [pytest.param(each, marks=mark, id=str(each)) for each, mark in zip(injections, marks, strict=True)],
+    )
+
+
+NEARLY_COVERED = {
+    "native-ddp-delay-4-01-torchrun",
+    "lightning-fsdp2-delay-4-01-torchrun",
+    "native-ddp-delay-6-1-torchrun",
+    "native-ddp-out-of-memory-1-0-torchrun",
+    "lightning-ddp-out-of-memory-1-1-torchrun",
+    "lightning-ddp-out-of-memory-2-01-torchrun",
+    "lightning-fsdp2-out-of-memory-setup-1-torchrun",
+    "native-fsdp2-not-a-number-4-1-torchrun",
+    "lightning-ddp-not-a-number-4-1-torchrun",
+    "native-ddp-drift-0-1-torchrun",
+}
 
 
 # A delay of known length
