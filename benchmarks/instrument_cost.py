@@ -83,7 +83,7 @@ def main() -> int:
     steps = options.steps or STEPS_OF_DEVICE[device.type]
 
     bind_device(device)
-    init_process_group(launch, device)
+    init_process_group(config, launch, device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
     print(f"{options.strategy}, {precision.resolved}, world of one on {name}; {torch.get_num_threads()} CPU threads; "
           f"torch {torch.__version__}", flush=True)  # fmt: skip
