@@ -340,13 +340,12 @@ def print_document(pairing: "Pairing", style: str, responsibilities: bool, force
 def show_responsibilities(arguments: argparse.Namespace) -> int:
     """Show who does what on each side, with places found in the live source, and what runs have seen of it."""
     from comparison import responsibility_table
-    from comparison.loading import load_runs
 
     if arguments.code is not None:
         if arguments.paths:
             raise RunError(f"--code shows source, which {arguments.paths[0]} is no part of; leave the path out")
         return show_code(arguments.code, arguments.format)
-    runs, problems = load_runs(arguments.paths)
+    runs, problems = load_and_report(arguments.paths)
     results = [run.result for run in runs]
     if arguments.format == "json":
         import json
@@ -361,8 +360,6 @@ def show_responsibilities(arguments: argparse.Namespace) -> int:
         from comparison.terminal import make_console
 
         responsibility_table.render(make_console(), results=results)
-    for problem in problems:
-        print(f"compare.py: {plain(problem)}", file=sys.stderr)
     if wrong := responsibility_table.contradicted(results):
         print(f"compare.py: the catalogue is contradicted by these runs in: {', '.join(wrong)}", file=sys.stderr)
     return FAILED if problems or wrong else COMPARED

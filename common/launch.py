@@ -11,9 +11,9 @@ from common.slurm import INTERACTIVE_STEP, first_host, step_port, tasks_per_node
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SRUN = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NNODES")
+LIGHTNING_WORKER = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 INHERITED = frozenset(os.environ)
 """Names of the environment variables that this process was started with: torch and lightning set more when imported."""
-LIGHTNING_WORKER = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,9 @@ class RunRecorder:
             self.watch.start()
 
     def watch_calls(self) -> None:
-        """Begin to watch who calls what; it ends with the first step, long before the window."""
-        self.trace.begin()
+        """Begin to watch who calls what, on the rank that writes the result. Nobody watches when the window opens."""
+        if self.launch.rank == 0:
+            self.trace.begin()
 
     @contextmanager
     def recording_outcome(self) -> Iterator[None]:

@@ -337,7 +337,7 @@ class Result(Section):
     parameters: Parameters | None = None
     correctness: Correctness | None = None
     responsibilities: Responsibilities | None = None
-    """Null for a run that did not come to its end."""
+    """Null for a run that nobody watched to its end."""
 
     @model_validator(mode="after")
     def completed_runs_are_complete(self) -> Self:

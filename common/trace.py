@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection
-from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -29,9 +28,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 from common import data, initialization
 from common.bounds import Phase
 from common.model import SyntheticTransformer
+from common.packages import PROJECT_ROOT, lightning_root
 from common.result import Evidence, Responsibilities, StepCounts
 
-PROJECT_ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("native", "lightning_impl", "common")
 OUTSIDE = ("common/trace.py", "common/errors.py")
 """Files whose frames are no evidence: this one, and the one that calls ``main``."""
@@ -126,9 +125,8 @@ class Trace:
     def begin(self) -> None:
         """Record calls from here on, as part of the set-up; none if another profiler is at work in this process."""
         self._begun = sys.getprofile() is None
-        atexit.register(
-            self.stop
-        )  # a run that fails ends while it is watched, and Python's end takes our globals first
+        # A run that fails ends while it is watched, and the end of Python takes our globals first.
+        atexit.register(self.stop)
         self.watch("setup")
 
     def watch(self, phase: Phase) -> None:
@@ -144,15 +142,19 @@ class Trace:
 
     def count_step(self, step: int) -> None:
         """Count the operations of ``step``, counted from 1, which begins now."""
-        self._counted_step = step
-        self._operations.__enter__()
+        if self._begun:
+            self._counted_step = step
+            self._operations.__enter__()
 
     def stop_counting(self) -> None:
         """Count no more operations: the step has ended."""
-        self._operations.__exit__(None, None, None)
+        if self._begun:
+            self._operations.__exit__(None, None, None)
 
-    def responsibilities(self, ddp_buckets: int | None) -> Responsibilities:
-        """Return what was seen on this rank."""
+    def responsibilities(self, ddp_buckets: int | None) -> Responsibilities | None:
+        """Return what was seen on this rank; None if nobody watched, which is not the same as having seen nothing."""
+        if not self._begun:
+            return None
         evidence = [
             Evidence(phase=phase, call=call, count=count, frames=list(frames))
             for (phase, call, frames), count in self._counts.items()
@@ -192,9 +194,8 @@ class _Files:
 
     def __init__(self) -> None:
         self._roots = {str(PROJECT_ROOT / package) + os.sep: PROJECT_ROOT for package in PACKAGES}
-        if lightning := find_spec("lightning"):
-            folder = Path(lightning.origin).parent
-            self._roots[str(folder) + os.sep] = folder.parent
+        if root := lightning_root():
+            self._roots[str(root / "lightning") + os.sep] = root
         self._names: dict[str, str | None] = {}
 
     def place(self, frame: FrameType) -> str | None:

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-PROJECT_ROOT = Path(__file__).resolve().parent.parent
+from common.packages import PROJECT_ROOT, lightning_root
 
 
 @dataclass(frozen=True)
@@ -87,17 +86,6 @@ def read_source(path: Path) -> str:
 def _read(path: Path, _modified: int) -> str:
     """Return a file's text; read again once its time of modification is another."""
     return path.read_text(encoding="utf-8")
-
-
-@cache
-def lightning_root() -> Path | None:
-    """Return the folder that holds the package ``lightning``, without importing it; None if it is not installed."""
-    try:
-        spec = find_spec("lightning")
-    except ValueError:  # sys.modules holds something of that name without a spec
-        return None
-    # Any folder called lightning is a namespace package to Python; only a real package has an origin.
-    return Path(spec.origin).resolve().parent.parent if spec and spec.origin else None
 
 
 SIGNATURE_END = re.compile(r":[ \t]*(?:#.*)?\n")

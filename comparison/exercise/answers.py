@@ -1,14 +1,13 @@
 """The file that keeps one person's answers: its schema, read and written so that it is never half."""
 
-import os
 import re
-import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
+from common.atomic import write_whole
 from common.errors import RunError
 from common.result import Section
 
@@ -89,19 +88,11 @@ def write_answers(path: Path, book: AnswerBook) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "x", encoding="utf-8") as file:
-                file.write(book.model_dump_json(indent=2) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
+        write_whole(path, book.model_dump_json(indent=2) + "\n", overwrite=True)
+    except (OSError, RunError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise RunError(
-            f"answers cannot be kept in {path} ({error.strerror}); name a file you may write with --answers PATH",
-            exit_code=1,
+            f"answers cannot be kept in {path} ({why}); name a file you may write with --answers PATH", exit_code=1
         ) from None
