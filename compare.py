@@ -2,7 +2,6 @@
 
 import argparse
 import errno
-import gc
 import io
 import os
 import signal
@@ -391,5 +390,4 @@ def show_code(name: str, style: str) -> int:
 
 
 if __name__ == "__main__":
-    gc.disable()  # most commands end in a blink: looking for garbage would take a tenth of it
     sys.exit(main())
