@@ -56,9 +56,22 @@ def obstacle(content: bytes) -> str | None:
     except UnicodeDecodeError as error:
         return f"no UTF-8: byte 0x{content[error.start]:02x} at position {error.start}; a result is JSON in UTF-8"
     try:
+        json.loads(text, object_pairs_hook=_check_keys)
+    except _WrongKeys:
         return _wrong_keys(json.loads(text, object_pairs_hook=list))
     except (ValueError, RecursionError):
         return None  # pydantic's parser says it better
+    return None
+
+
+class _WrongKeys(Exception):
+    """Some object has a key twice, or too many."""
+
+
+def _check_keys(pairs: list[tuple[str, Any]]) -> None:
+    """Keep nothing of an object whose keys are good, which is nearly all of them, and quick."""
+    if len(pairs) > MAX_KEYS or len({name for name, _ in pairs}) < len(pairs):
+        raise _WrongKeys
 
 
 def _wrong_keys(pairs: Any, prefix: str = "") -> str | None:

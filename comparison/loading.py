@@ -30,8 +30,8 @@ class Run:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """The result as plain data, by section."""
-        return self.result.model_dump(mode="json")
+        """The sections that runs are compared by, as plain data."""
+        return self.result.model_dump(mode="json", include={"workload", "environment", "choices", "outcome"})
 
 
 def load_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:

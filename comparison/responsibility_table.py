@@ -8,19 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from common.result import Result
 from common.text import plain
 from comparison.catalogue import CATALOGUE
+from comparison.columns import Part, print_table, split_after, words
 from comparison.evidence import SIDES, Finding, Sighting, Witnesses, witnesses
 from comparison.responsibilities import Owner, Responsibility, summary
 from comparison.source import Place, PlaceNotFound, lightning_root, locate
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
 NOT_INSTALLED = "lightning is not installed"
 LEGEND = (
@@ -40,8 +39,6 @@ PHASES = {
     "window": "before the window",
     "teardown": "at the end",
 }
-GAP = 2
-"""Columns of the terminal between two columns of the table."""
 BULLET = "- "
 PROSE_WIDTH = 100
 CHANGE_STYLES = {"moved": "green", "added": "yellow", "dropped": "yellow"}
@@ -63,7 +60,8 @@ def render(console: Console, brief: bool = False, results: Sequence[Result] = ()
     for text in _introduction(findings, brief):
         _print_prose(console, text)
     console.print()
-    console.print(_table(console.width, brief, findings))
+    rows = [_row(duty, brief, findings[number] if findings else None) for number, duty in enumerate(CATALOGUE)]
+    print_table(console, HEADINGS, rows, spaced=not brief)
     console.print()
     for text in [*step_sentences(results), *order_sentences(sides)]:
         _print_prose(console, f"{BULLET}{text}", indent=len(BULLET))
@@ -195,49 +193,18 @@ def _print_prose(console: Console, text: str, style: str = "", indent: int = 0) 
     console.print(Text("\n".join(lines), style=style))
 
 
-def _table(width: int, brief: bool, findings: Findings) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    rows = [_row(duty, brief, findings[number] if findings else None) for number, duty in enumerate(CATALOGUE)]
-    widths = _column_widths(width, rows)
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, GAP // 2),
-        collapse_padding=True,
-        pad_edge=False,
-        show_edge=False,
-        leading=0 if brief else 1,
-    )
-    for heading, column_width in zip(HEADINGS, widths, strict=True):
-        table.add_column(heading, width=column_width, no_wrap=True, overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(parts, column_width) for parts, column_width in zip(row, widths, strict=True)))
-    return table
-
-
-class _Part(NamedTuple):
-    """What starts a line of a cell."""
-
-    chunks: tuple[tuple[str, ...], ...]
-    """A space goes in between. A chunk too long for a line is broken between its pieces; a piece only if it is itself
-    too long for one."""
-    style: str = ""
-    bullet: str = ""
-
-
 def _row(
     responsibility: Responsibility, brief: bool, findings: tuple[Finding, Finding] | None
-) -> tuple[list[_Part], ...]:
+) -> tuple[list[Part], ...]:
     """Return the cells of a row."""
     change = responsibility.change
-    duty = [_Part(_words(responsibility.name), "bold"), _Part(_words(change), CHANGE_STYLES.get(change, ""))]
+    duty = [Part(words(responsibility.name), "bold"), Part(words(change), CHANGE_STYLES.get(change, ""))]
     native = _parts(responsibility.native, brief)
     lightning = _parts(responsibility.lightning, brief)
     if responsibility.lightning == responsibility.native:
-        lightning = [_Part(_words("the same"))]
+        lightning = [Part(words("the same"))]
     if findings and (brief or {finding.state for finding in findings} == {"claimed"}):
-        duty.append(_Part(_words(_states(findings)), STATE_STYLES.get(_states(findings), "")))
+        duty.append(Part(words(_states(findings)), STATE_STYLES.get(_states(findings), "")))
     elif findings:
         native += _evidence_parts(responsibility.native, findings[0])
         lightning += _evidence_parts(responsibility.lightning, findings[1])
@@ -247,110 +214,36 @@ def _row(
 STATE_STYLES = {"seen": "green", "contradicted": "bold red", "CONTRADICTED": "bold red"}
 
 
-def _evidence_parts(owner: Owner, finding: Finding) -> list[_Part]:
+def _evidence_parts(owner: Owner, finding: Finding) -> list[Part]:
     """Return what runs saw of a duty on one side: how often in which phase, and where if not where the places say."""
     if not finding.sightings:
         text = "seen: nobody did" if finding.state == "seen" else finding.state
-        return [_Part(_words(text), STATE_STYLES.get(finding.state, ""))]
+        return [Part(words(text), STATE_STYLES.get(finding.state, ""))]
     parts = []
     named = {(place.file, place.function) for place in owner.places}
     word = finding.state.upper() if finding.state == "contradicted" else finding.state
     for phase, times in groupby(finding.times, key=lambda each: each.phase):
         text = f"{word} {', '.join(map(str, times))} {PHASES[phase]}"
-        parts.append(_Part(_words(text), STATE_STYLES[finding.state]))
+        parts.append(Part(words(text), STATE_STYLES[finding.state]))
     for place in dict.fromkeys(sighting.place for sighting in finding.sightings):
         if (place.file, place.function) not in named:
-            path = _split_after(f"{place.file}:{place.line}", "/")
-            parts.append(_Part((path, _split_after(place.function, ".")), "cyan", BULLET))
+            path = split_after(f"{place.file}:{place.line}", "/")
+            parts.append(Part((path, split_after(place.function, ".")), "cyan", BULLET))
     return parts
 
 
-def _parts(owner: Owner, brief: bool) -> list[_Part]:
+def _parts(owner: Owner, brief: bool) -> list[Part]:
     """Return what an owner does, then its places; lines of one function share an entry. In brief: one place alone."""
-    parts = [] if brief and owner.places else [_Part(_words(owner.what or owner.who))]
+    parts = [] if brief and owner.places else [Part(words(owner.what or owner.who))]
     lines = [(place, _line(place)) for place in (owner.places[:1] if brief else owner.places)]
     for (file, function), group in groupby(lines, key=lambda found: (found[0].file, found[0].function)):
         numbers = [str(line) for _, line in group if line is not None]
         if numbers:
-            path = _split_after(f"{file}:{','.join(numbers)}", "/")
-            parts.append(_Part((path, _split_after(function, ".")), "cyan", BULLET))
+            path = split_after(f"{file}:{','.join(numbers)}", "/")
+            parts.append(Part((path, split_after(function, ".")), "cyan", BULLET))
     if any(line is None for _, line in lines):
-        parts.append(_Part(_words(NOT_INSTALLED)))
+        parts.append(Part(words(NOT_INSTALLED)))
     return parts
-
-
-def _words(text: str) -> tuple[tuple[str, ...], ...]:
-    return tuple((word,) for word in text.split())
-
-
-def _split_after(text: str, separator: str) -> tuple[str, ...]:
-    """Split behind every separator: ``a/b.py`` gives ``a/`` and ``b.py``."""
-    *heads, tail = text.split(separator)
-    return (*(head + separator for head in heads), tail)
-
-
-def _cell(parts: list[_Part], width: int) -> Text:
-    from rich.text import Text
-
-    lines = []
-    for part in parts:
-        indent = len(part.bullet)
-        first, *rest = _fill(part.chunks, max(1, width - indent))
-        lines.append(Text.assemble(part.bullet, (first, part.style)))
-        lines += [Text.assemble(" " * indent, (line, part.style)) for line in rest]
-    return Text("\n").join(lines)
-
-
-def _fill(chunks: tuple[tuple[str, ...], ...], width: int) -> list[str]:
-    """Return the chunks as lines of at most ``width``, a space between two chunks on one line."""
-    lines = [""]
-    for chunk in chunks:
-        whole = "".join(chunk)
-        if lines[-1] and len(lines[-1]) + 1 + len(whole) <= width:
-            lines[-1] += f" {whole}"
-            continue
-        if lines[-1]:
-            lines.append("")
-        for piece in chunk:
-            if lines[-1] and len(lines[-1]) + len(piece) > width:
-                lines.append("")
-            first, *rest = _fold(piece, width)
-            lines[-1] += first
-            lines += rest
-    return lines
-
-
-def _fold(piece: str, width: int) -> list[str]:
-    """Cut a piece that is too long for a line, behind an underscore if there is one."""
-    folded = []
-    while len(piece) > width:
-        cut = piece.rfind("_", 1, width) + 1 or width
-        folded.append(piece[:cut])
-        piece = piece[cut:]
-    return [*folded, piece]
-
-
-def _column_widths(total: int, rows: list[tuple[list[_Part], ...]]) -> list[int]:
-    """Share out the terminal: what the names need at least, then the rest by what every column could still use."""
-    available = total - GAP * (len(HEADINGS) - 1)
-    columns = list(zip(*rows, strict=True))
-    least = [max(_least_width(part) for cell in column for part in cell) for column in columns]
-    most = [max(_full_width(part) for cell in column for part in cell) for column in columns]
-    if sum(most) <= available:
-        return most
-    spare = available - sum(least)
-    if spare < 0:
-        return [max(1, width * available // sum(least)) for width in least]
-    wanted = [full - narrow for full, narrow in zip(most, least, strict=True)]
-    return [narrow + spare * want // sum(wanted) for narrow, want in zip(least, wanted, strict=True)]
-
-
-def _least_width(part: _Part) -> int:
-    return len(part.bullet) + max(len(piece) for chunk in part.chunks for piece in chunk)
-
-
-def _full_width(part: _Part) -> int:
-    return len(part.bullet) + len(" ".join("".join(chunk) for chunk in part.chunks))
 
 
 def to_markdown(results: Sequence[Result] = ()) -> str:

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 import compare
+from common import atomic
 from common.errors import RunError
 from comparison.code_view import find_duties
-from comparison.exercise import answers, explanations, measured, reading, runner
+from comparison.exercise import explanations, measured, reading, runner
 from comparison.exercise.answers import AnswerBook, default_path, read_answers, write_answers
 from comparison.exercise.judging import judge_count, judge_factor, judge_order
 from comparison.exercise.measured import BLOCK, DDP, ROOT, Ratio, choose, memory_ratio, time_ratio
@@ -519,7 +520,7 @@ class TestAnswers:
         def fail(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(answers.os, "replace", fail)
+        monkeypatch.setattr(atomic.os, "replace", fail)
         with pytest.raises(RunError, match="No space left on device"):
             write_answers(path, book.answered("1.time", "more"))
         assert read_answers(path) == book

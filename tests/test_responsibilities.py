@@ -18,6 +18,7 @@ from comparison import responsibility_table, source
 from comparison.catalogue import CATALOGUE
 from comparison.responsibilities import Owner, Responsibility, summary
 from comparison.source import Place, PlaceNotFound, locate
+from comparison.terminal import NARROWEST
 
 REQUIRED = (
     "launching", "rank discovery", "device binding", "process group", "device mesh", "model creation",
@@ -365,7 +366,7 @@ def side_columns(text: str) -> list[tuple[list[str], list[Owner]]]:
     return [(native, [each.native for each in CATALOGUE]), (lightning, ours)]
 
 
-@pytest.mark.parametrize("width", [1, 20, 60, 80, 100, 140, 160, 400])
+@pytest.mark.parametrize("width", [NARROWEST, 40, 60, 80, 100, 140, 160, 400])
 def test_no_line_is_wider_than_the_terminal(width):
     assert max(map(len, rendered(width).splitlines())) <= width
 
