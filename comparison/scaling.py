@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from comparison.formatting import counted
 from comparison.loading import Run
 from comparison.metrics import RUNS_FOR_A_VERDICT, verdict
 from comparison.pairing import CONTROL, FOUND_OUT, NOT_SETTINGS, Pair, asked_for, flat, found_out, shown, side_label
@@ -42,7 +43,7 @@ class Unequal:
 
     def sentence(self) -> str:
         """Return the field and its values."""
-        found = (f"{' / '.join(values)} at {in_ranks(ranks)}" for ranks, values in self.values.items())
+        found = (f"{' / '.join(values)} at {counted(ranks, 'rank')}" for ranks, values in self.values.items())
         return f"{self.field}: {', '.join(found)}"
 
 
@@ -129,11 +130,6 @@ class ScaledRuns:
     alone: tuple[Alone, ...]
 
 
-def in_ranks(count: int) -> str:
-    """Return a number of ranks in words."""
-    return "1 rank" if count == 1 else f"{count} ranks"
-
-
 def scale_runs(runs: Sequence[Run]) -> ScaledRuns:
     """Group runs that differ in their number of ranks alone: weak scaling first, then strong.
 
@@ -184,7 +180,7 @@ def _points(kind: str, runs: list[Run]) -> list[Point]:
 
 def _point(kind: str, ranks: int, runs: tuple[Run, ...], base: int | None, base_runs: tuple[Run, ...]) -> Point:
     side = side_label(runs[0])
-    labels = tuple(f"{side} on {in_ranks(each)}" for each in (base or ranks, ranks))
+    labels = tuple(f"{side} on {counted(each, 'rank')}" for each in (base or ranks, ranks))
     times = verdict(Pair(base_runs, runs, labels))
     if base is None:
         times = replace(times, obstacle=f"no completed run of {labels[1]}")

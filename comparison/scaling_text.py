@@ -16,7 +16,7 @@ from comparison.formatting import (
     rounded,
 )
 from comparison.metrics import RUNS_FOR_A_VERDICT
-from comparison.scaling import Alone, Point, Scaling, in_ranks
+from comparison.scaling import Alone, Point, Scaling
 from comparison.statistics import standard_deviation, supported_digits
 
 IDEAL = {"weak": "the same time a step on any number of ranks", "strong": "half the time a step on twice the ranks"}
@@ -48,16 +48,16 @@ def scaling_facts(scaling: Scaling) -> list[Fact]:
         ("ideal", IDEAL[scaling.kind]),
     ]
     bases = {point.side: point.base for point in scaling.points if point.base is not None}
-    against = [in_ranks(base) for base in dict.fromkeys(bases.values())]
+    against = [counted(base, "rank") for base in dict.fromkeys(bases.values())]
     if len(against) > 1:
-        against = [f"{in_ranks(base)} for {side}" for side, base in bases.items()]
+        against = [f"{counted(base, 'rank')} for {side}" for side, base in bases.items()]
     if against:
         facts.append(("efficiency", f"ideal over measured time, against {', '.join(against)}"))
-    facts += [("missing", f"no {side} run on {in_ranks(ranks)}") for side, ranks in scaling.missing()]
+    facts += [("missing", f"no {side} run on {counted(ranks, 'rank')}") for side, ranks in scaling.missing()]
     for point in scaling.points:
         for each in point.runs:
             if not each.completed:
-                where = f"{point.side} on {in_ranks(point.ranks)}"
+                where = f"{point.side} on {counted(point.ranks, 'rank')}"
                 facts.append(("outcome", f"{where}: {describe_outcome(each.result.outcome)}"))
     if any(point.efficiency is not None and not point.has_enough_runs for point in scaling.points):
         needed = RUNS_FOR_A_VERDICT
@@ -110,7 +110,7 @@ def describe_alone(alone: Alone) -> str:
     if alone.nearest is None:
         return f"{what}, and none on another number of ranks"
     fields = ", ".join(f"{name} ({here}, there {there})" for name, here, there in alone.differences)
-    ranks = in_ranks(alone.nearest.result.workload.world_size)
+    ranks = counted(alone.nearest.result.workload.world_size, "rank")
     return plain(f"{what}; the nearest on another number, {ranks}, differ in {fields} as well")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from common.result import Result, Workload
-from comparison.formatting import interval
+from comparison.formatting import cell_of, interval
 from comparison.loading import Run
 from comparison.metrics import METRICS, RUNS_FOR_A_VERDICT, Verdict, verdict
 from comparison.pairing import CONTROL, FOUND_OUT, Pair, pair_runs
@@ -89,12 +89,6 @@ def _common(run: Run) -> str:
     left_out = ("strategy", "fsdp_wrap", *FOUND_OUT)
     asked = {name: value for name, value in run.data["workload"].items() if name not in left_out}
     return json.dumps(asked, sort_keys=True)
-
-
-def cell_of(run: Run) -> str:
-    """Return strategy and wrap of a run."""
-    workload = run.result.workload
-    return f"{workload.strategy} {workload.fsdp_wrap}" if workload.fsdp_wrap else workload.strategy
 
 
 def time_ratio(pair: Pair | None) -> Ratio:
