@@ -142,17 +142,17 @@ def _amounts(counts: dict[str, int]) -> str:
 def order_sentences(sides: Witnesses) -> Iterator[str]:
     """Say what came before what, where the order matters."""
     for side, witness in sides.items():
-        for first, second, name in ORDERS:
+        for first, second, what, other in ORDERS:
             earlier = witness.first_is_earlier(first, second)
             if earlier is not None:
-                yield f"{side}: {name} {'before' if earlier else 'after'} {ORDER_NAMES[second]}"
+                yield f"{side}: {what} {'before' if earlier else 'after'} {other}"
 
 
 ORDERS = (
-    ("zero_grad", "forward", "zero_grad came"),
-    ("Optimizer", "fully_shard", "the optimizer was made"),
+    ("zero_grad", "forward", "zero_grad came", "the forward"),
+    ("Optimizer", "fully_shard", "the optimizer was made", "sharding"),
 )
-ORDER_NAMES = {"forward": "the forward", "fully_shard": "sharding"}
+"""Two calls whose order matters, and what they are called in a sentence about it."""
 
 
 def title() -> str:
