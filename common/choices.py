@@ -49,8 +49,17 @@ class ChoicesObserver:
             zero_grad=self._zero_grad,
             autocast_cache=self._autocast_cache,
             ddp=_flags(self._ddp) if self._ddp else None,
+            allocator_streams=_allocator_streams(self._device),
             variables=variables_set_by_libraries(),
         )
+
+
+def _allocator_streams(device: torch.device) -> int | None:
+    """Return for how many streams the allocator keeps a pool; what one frees cannot serve another."""
+    if device.type != "cuda":
+        return None
+    segments = torch.cuda.memory_snapshot()
+    return len({segment["stream"] for segment in segments if segment["device"] == device.index})
 
 
 def _flags(ddp: DistributedDataParallel) -> DdpFlags:

@@ -20,5 +20,7 @@ def quiet_lightning() -> None:
     warnings.filterwarnings(
         "ignore", message=r".*LeafSpec.*is deprecated", module=r"lightning\.pytorch\.utilities\._pytree"
     )
+    # Because DDPStrategy constructs DDP in a side stream. What that takes is a finding: Choices.allocator_streams.
+    warnings.filterwarnings("ignore", message=r"The AccumulateGrad node's stream does not match")
     # common/launch.py knows better: it has refused every process that should have been started by srun.
     warnings.filterwarnings("ignore", message=r"The `srun` command is available on your system but is not used")

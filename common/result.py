@@ -108,6 +108,8 @@ class Choices(Section):
     """Whether autocast kept the weights that it had cast, observed in the first forward; null without autocast."""
     ddp: DdpFlags | None
     """Null for fsdp2."""
+    allocator_streams: Count | None
+    """CUDA streams that the allocator keeps memory apart for, at the end of the window; null on a CPU."""
     variables: dict[str, str]
     """Environment variables that steer a run and that the libraries set in the process: no setting of its user."""
 

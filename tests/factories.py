@@ -96,6 +96,7 @@ BASE: dict[str, Any] = {
     "choices": {
         "zero_grad": "before forward",
         "autocast_cache": True,
+        "allocator_streams": None,
         "variables": {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"},
         "ddp": {
             "bucket_cap_mib": 25.0,

@@ -86,6 +86,7 @@ WARNED: dict[str, Any] = {
 FINDING: dict[str, Any] = {
     "choices.zero_grad": "after forward",
     "choices.autocast_cache": False,
+    "choices.allocator_streams": 2,
     "choices.ddp.bucket_cap_mib": 50.0,
     "choices.ddp.gradient_as_bucket_view": False,
     "choices.ddp.broadcast_buffers": False,
