@@ -228,7 +228,7 @@ def workload_arguments(arguments: argparse.Namespace, preset: str, device: str, 
         value = getattr(arguments, name)
         if value is not None:
             options += [f"--{name.replace('_', '-')}", str(value)]
-    return options
+    return options + ["--deterministic"] * arguments.deterministic
 
 
 def new_folder(wanted: Path | None) -> Path:

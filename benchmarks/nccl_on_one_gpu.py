@@ -51,7 +51,7 @@ def main() -> int:
     for preset, precision, cell in cells:
         workload = [*CELLS[cell], "--preset", preset, "--precision", precision, "--device", options.device]
         for name, module in IMPLEMENTATION_MODULES.items():
-            steps = ["--warmup-steps", "2", "--steps", str(options.steps)]
+            steps = ["--warmup-steps", "2", "--steps", str(options.steps), *["--deterministic"] * options.deterministic]
             runs[folder / preset / f"{cell}-{precision}-{name}.json"] = [module, *workload, *steps]
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda file: train(options, runs[file], file), runs))
@@ -111,6 +111,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
     parser.add_argument("--batch", type=count, default=2, metavar="N", help="samples a rank (default: 2)")
     parser.add_argument("--steps", type=count, default=4, metavar="N", help="steps after 2 to warm up (default: 4)")
+    parser.add_argument("--deterministic", action="store_true", help="kernels that compute the same bits every time")
     parser.add_argument("--jobs", type=count, default=4, metavar="N", help="runs at once (default: 4)")
     options = parser.parse_args()
     if (options.folder / f"{options.ranks}-ranks").exists():

@@ -17,7 +17,7 @@ from common.precision import Precision
 from common.result import Environment, Slurm
 from common.slurm import describe_job
 
-STEERING = ("CUDA_", "NCCL_", "TORCH_NCCL_", "PYTORCH_", "GLOO_", "OMP_", "MKL_", "KMP_", "NVIDIA_TF32")
+STEERING = ("CUDA_", "CUBLAS_", "NCCL_", "TORCH_NCCL_", "PYTORCH_", "GLOO_", "OMP_", "MKL_", "KMP_", "NVIDIA_TF32")
 """Beginnings of the names of environment variables that change how fast or how exactly a run computes."""
 NOT_STEERING = ("PYTORCH_NVML_BASED_CUDA_CHECK",)
 """Set by Lightning for itself; it only changes how PyTorch looks for a GPU."""

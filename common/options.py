@@ -47,6 +47,8 @@ class RunConfig:
     """``auto``, ``fp32`` or ``bf16``, as requested."""
     seed: int = 1234
     """Seed of the weights and of the batches."""
+    deterministic: bool = False
+    """Whether only kernels may be used that give the same bits in every run."""
     devices: int | None = None
     """Ranks a node, as claimed by the user; None takes the launcher's word."""
     num_nodes: int | None = None
@@ -189,6 +191,11 @@ def add_workload_options(parser: argparse.ArgumentParser, *, default_preset: str
         default=1234,
         metavar="N",
         help="seed of the weights and of every batch (default: 1234)",
+    )
+    numerics.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="use only kernels that give the same bits in every run; on a GPU some are slower",
     )
 
 

@@ -42,6 +42,7 @@ CALLS: dict[str, Callable] = {
     "destroy_process_group": dist.destroy_process_group,
     "set_device": torch.cuda.set_device,
     "init_device_mesh": init_device_mesh,
+    "use_deterministic_algorithms": torch.use_deterministic_algorithms,
     "SyntheticTransformer": SyntheticTransformer.__init__,
     "fill_parameters": initialization.fill_parameters,
     "DistributedDataParallel": DistributedDataParallel.__init__,

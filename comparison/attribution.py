@@ -105,7 +105,8 @@ def _attribute_workload(sides: Sides) -> Attribution | None:
     ]
     if not variants:
         return None
-    everything = Pair(pair.runs, tuple(run for _, runs in variants for run in runs)).completed()
+    switched = tuple(run for _, runs in variants for run in runs)
+    everything = Pair(pair.runs, switched, labels=("the defaults", "the variants")).completed()
     return Attribution(
         pair=pair,
         variants=tuple(runs for _, runs in variants),

@@ -309,6 +309,29 @@ DUTIES = (
         calls=("Module.train",),
     ),
     Responsibility(
+        "deterministic kernels",
+        _by(
+            "native",
+            "asked for with --deterministic",
+            _ours(TRAIN, "choose_kernels", "torch.use_deterministic_algorithms("),
+            _ours(TRAIN, "choose_kernels", 'os.environ["CUBLAS_WORKSPACE_CONFIG"]'),
+        ),
+        _by(
+            "lightning",
+            "asked for by the Trainer's argument",
+            _theirs(
+                f"{CONNECTORS}/accelerator_connector.py",
+                "_set_torch_flags",
+                "torch.use_deterministic_algorithms(deterministic)",
+            ),
+            _theirs(
+                f"{CONNECTORS}/accelerator_connector.py", "_set_torch_flags", 'os.environ["CUBLAS_WORKSPACE_CONFIG"]'
+            ),
+        ),
+        "Without them, some CUDA kernels add in another order each time: two runs of one program may differ.",
+        calls=("use_deterministic_algorithms",),
+    ),
+    Responsibility(
         "training loop",
         _by("native", "a for loop", _ours(TRAIN, "train", "for _ in range(config.total_steps):")),
         _by(

@@ -152,6 +152,10 @@ class Parity:
     """Largest absolute difference of a loss between any two runs."""
     same_final_weights: bool
     """Whether the final weights have one SHA-256."""
+    differ_among_themselves: tuple[str, ...]
+    """Labels of the sides whose own runs are not all equal: no difference between the sides."""
+    deterministic: bool
+    """Whether every run was bound to compute the same bits each time: on CPUs, or with deterministic kernels."""
 
     @property
     def exact(self) -> bool:
@@ -166,18 +170,35 @@ class Parity:
             largest = f"{self.largest_loss_difference:.3g}"
             losses = f"LOSSES DIFFER from step {self.first_unequal_step} on, by {largest} at most"
         weights = "equal to the last bit" if self.same_final_weights else "NOT EQUAL"
-        return f"same weights and batches at the start; {losses}; final weights {weights}"
+        found = f"same weights and batches at the start; {losses}; final weights {weights}"
+        if self.differ_among_themselves:
+            sides = " and of ".join(self.differ_among_themselves)
+            return f"{found}; runs of {sides} differ among themselves, too: --deterministic excludes that"
+        if not (self.exact or self.deterministic):
+            return f"{found}; without --deterministic, runs of one side on a GPU may differ as well"
+        return found
 
 
 def parity(pair: Pair) -> Parity:
     """Compare losses and final weights over all runs of a pair, which must be completed."""
     by_step = list(zip(*(run.result.correctness.losses for run in pair.runs), strict=True))
     unequal = [step for step, losses in enumerate(by_step, start=1) if len(set(losses)) > 1]
+    outcomes = [
+        {(*run.result.correctness.losses, run.result.correctness.final_weights_sha256) for run in side}
+        for side in (pair.baseline, pair.other)
+    ]
     return Parity(
         steps=len(by_step),
         first_unequal_step=unequal[0] if unequal else None,
         largest_loss_difference=min(max(max(losses) - min(losses) for losses in by_step), sys.float_info.max),
         same_final_weights=len({run.result.correctness.final_weights_sha256 for run in pair.runs}) == 1,
+        differ_among_themselves=tuple(
+            label for label, found in zip(pair.labels, outcomes, strict=True) if len(found) > 1
+        ),
+        deterministic=all(
+            run.result.workload.device_type == "cpu" or run.result.environment.deterministic_algorithms
+            for run in pair.runs
+        ),
     )
 
 

@@ -28,6 +28,7 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         max_epochs=1,
         max_steps=config.total_steps,
         use_distributed_sampler=False,
+        deterministic=config.deterministic,
         barebones=True,
     )
     if config.sigterm_broadcast == "off":

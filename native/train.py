@@ -1,5 +1,7 @@
 """The training loop, step by step."""
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from native.parallelize import build_model, replicate
 def train(config: RunConfig, launch: Launch, device: torch.device, precision: Precision, recorder: RunRecorder) -> None:
     """Train for warmup + steps optimizer steps; what it builds is gone when it returns."""
     recorder.begin()
+    choose_kernels(config)
     model = build_model(config, launch, device, precision)
     wrapped = replicate(model, device) if config.strategy == "ddp" else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)  # after sharding: takes the shards
@@ -34,6 +37,13 @@ def train(config: RunConfig, launch: Launch, device: torch.device, precision: Pr
         loss = training_step(wrapped, optimizer, batch, autocast, recorder, config.zero_grad)
         recorder.after_step(loss)
     recorder.finish()
+
+
+def choose_kernels(config: RunConfig) -> None:
+    """Allow or refuse kernels whose sums depend on which thread came first."""
+    torch.use_deterministic_algorithms(config.deterministic)
+    if config.deterministic:  # cuBLAS looks when it is first used
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
 
 def training_step(

@@ -37,7 +37,7 @@ class Cell:
     launcher: str = "torchrun"
     """``torchrun``, or ``none``: plain ``python -m``, which for lightning starts workers of its own."""
     variant: str = ""
-    """Name of a variant, or nothing."""
+    """Name of a variant, or of another switch: ``deterministic``; or nothing."""
 
     def __str__(self) -> str:
         wrap = f"-{self.fsdp_wrap}" if self.strategy == "fsdp2" else ""

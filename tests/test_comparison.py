@@ -178,6 +178,36 @@ def test_one_bit_in_one_loss_of_one_run_breaks_parity_at_its_step():
     assert "LOSSES DIFFER from step 2" in outcome.sentence()
 
 
+ON_A_GPU = {"workload__device_type": "cuda"}
+OTHER_WEIGHTS = {"correctness__final_weights_sha256": "d" * 64}
+
+
+def test_a_side_whose_own_runs_differ_is_named():
+    outcome = parity(pair(baseline=({}, {}), other=({}, OTHER_WEIGHTS)))
+    assert outcome.differ_among_themselves == ("lightning",)
+    assert outcome.sentence().endswith(
+        "; runs of lightning differ among themselves, too: --deterministic excludes that"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        (ON_A_GPU, True),
+        ({**ON_A_GPU, "environment__deterministic_algorithms": True}, False),
+        ({"workload__device_type": "cpu"}, False),
+    ],
+    ids=["a GPU", "a GPU, deterministic", "a CPU"],
+)
+def test_a_difference_that_kernels_may_have_made_is_told_from_one_that_they_cannot(changes, hint):
+    outcome = parity(pair(baseline=(changes,), other=({**changes, **OTHER_WEIGHTS},)))
+    assert (outcome.deterministic, "--deterministic" in outcome.sentence()) == (not hint, hint)
+
+
+def test_equal_runs_need_no_word_about_kernels():
+    assert "deterministic" not in parity(pair(baseline=(ON_A_GPU,), other=(ON_A_GPU,))).sentence()
+
+
 def test_other_final_weights_break_parity_even_with_equal_losses():
     outcome = parity(pair(other=({"correctness__final_weights_sha256": "d" * 64},)))
     assert not outcome.exact

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from common.result import read_result
 from compare import build_parser, workload_arguments
 from comparison.matrix import choose_variants, plan
 from tests.runs import ROOT, run
@@ -71,6 +72,12 @@ def test_every_cell_runs_three_times_on_gpus_under_torchrun(part):
 def test_the_global_batch_of_strong_scaling_fits_any_number_of_ranks(ranks):
     for each in matrices("strong", RANKS=str(ranks)):
         assert "--global-batch-size" in workload_arguments(each, each.preset, each.device, ranks)
+
+
+@pytest.mark.parametrize("words", [[], ["--deterministic"]], ids=["left out", "given"])
+def test_every_run_of_a_matrix_is_deterministic_if_that_was_asked_for(words):
+    arguments = build_parser().parse_args(["run", *words])
+    assert workload_arguments(arguments, "tiny", "cpu", 2).count("--deterministic") == len(words)
 
 
 def test_on_one_rank_strong_scaling_is_the_cell_of_weak_scaling():
@@ -148,11 +155,29 @@ def test_the_document_names_every_part():
 
 @pytest.mark.slow
 @pytest.mark.whole_matrix
-def test_the_faults_end_on_cpu_ranks_in_place_of_gpus(tmp_path):
-    environ = {"PYTHON": sys.executable, "DEVICE": "cpu", "PRESET": "tiny", "HALVES": "native"}
+@pytest.mark.parametrize("own_node", ["", "1"], ids=["one node", "a node each"])
+def test_the_faults_end_on_cpu_ranks_in_place_of_gpus(tmp_path, own_node):
+    environ = {"PYTHON": sys.executable, "DEVICE": "cpu", "PRESET": "tiny", "HALVES": "native", "STRATEGIES": "ddp",
+               "FAULTS": "SIGKILL raise out-of-memory", "OWN_NODE": own_node}  # fmt: skip
     ended = run(["bash", "benchmarks/nccl_faults.sh", str(tmp_path / "faults")], timeout=300, **environ)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert re.findall(r"(\S+): ended within", ended.stdout) == ["native-killed", "native-memory"]
+    assert re.findall(r"^(\S+), native ddp$", ended.stdout, re.M) == environ["FAULTS"].split()
+    assert len(re.findall(r"^    ended within \d+ s, exit code 1$", ended.stdout, re.M)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.whole_matrix
+def test_ranks_that_share_a_device_have_parity(tmp_path):
+    script = [sys.executable, "benchmarks/nccl_on_one_gpu.py", str(tmp_path)]
+    cells = ["--device", "cpu", "--presets", "tiny", "--precisions", "fp32", "--cells", "fsdp2-root", "--jobs", "1"]
+    ended = run([*script, *cells, "--deterministic"], timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout == (
+        "tiny fp32 fsdp2-root: same weights and batches at the start; all 6 losses equal to the last bit; final "
+        "weights equal to the last bit; started as CPU ranks did; rank zero holds 0.5000 of the parameters\n"
+    )
+    ranks = read_result(tmp_path / "2-ranks/tiny/fsdp2-root-fp32-lightning.json").environment
+    assert (ranks.num_nodes, ranks.nodes_share_hardware, ranks.deterministic_algorithms) == (2, True, True)
 
 
 def test_the_faults_overwrite_nothing(tmp_path):

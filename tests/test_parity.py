@@ -16,6 +16,7 @@ FP32 = [Cell(i, s, world_size) for world_size in WORLD_SIZES for s in STRATEGIES
 BF16 = [Cell(i, s, precision="bf16") for s in STRATEGIES for i in IMPLEMENTATIONS]
 ROOT_WRAP = [Cell(i, "fsdp2", fsdp_wrap="root") for i in IMPLEMENTATIONS]
 OWN_WORKERS = [Cell("lightning", strategy, launcher="none") for strategy in STRATEGIES]
+DETERMINISTIC = [Cell(i, "ddp", 1, launcher="none", variant="deterministic") for i in IMPLEMENTATIONS]
 ALONE = [Cell("native", "ddp", 1, launcher="none")]
 EVERYTHING = [*FP32, *BF16, *ROOT_WRAP, *OWN_WORKERS, *ALONE]
 
@@ -209,3 +210,18 @@ def test_workers_that_lightning_starts_compute_the_same_as_those_of_torchrun(run
 def test_native_without_a_launcher_computes_the_same_as_one_rank_of_torchrun(runs):
     alone, torchrun = runs.result(ALONE[0]), runs.result(Cell("native", "ddp", 1))
     assert (alone.workload, alone.correctness) == (torchrun.workload, torchrun.correctness)
+
+
+# Deterministic kernels
+
+
+@pytest.mark.parametrize("cell", DETERMINISTIC, ids=str)
+def test_deterministic_kernels_are_in_force_where_they_were_asked_for(result, reference):
+    environment = result.environment
+    assert (environment.deterministic_algorithms, reference.environment.deterministic_algorithms) == (True, False)
+    assert environment.variables["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+@pytest.mark.parametrize("cell", DETERMINISTIC, ids=str)
+def test_deterministic_kernels_compute_what_a_cpu_computes_anyway(result, reference):
+    assert result.correctness.losses == reference.correctness.losses

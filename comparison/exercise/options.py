@@ -30,4 +30,4 @@ def add_exercise_options(parser: argparse.ArgumentParser) -> None:
     runs.add_argument("--nproc-per-node", type=number, metavar="N", help="ranks a node")
     runs.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto")
     runs.add_argument("--launcher", choices=LAUNCHERS, help="what starts the ranks")
-    parser.set_defaults(global_batch_size=None, precision=None, seed=None)
+    parser.set_defaults(global_batch_size=None, precision=None, seed=None, deterministic=False)

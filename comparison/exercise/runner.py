@@ -142,6 +142,7 @@ class Runner:
             for name in ("warmup_steps", "steps", "batch_size_per_device", "seed"):
                 setattr(arguments, name, getattr(workload, name))
             arguments.global_batch_size, arguments.precision = None, workload.precision_resolved
+            arguments.deterministic = self.measured.runs[0].result.environment.deterministic_algorithms
         setting = self.setting
         return self._options(arguments, setting.preset, setting.device, setting.launcher.nodes * setting.processes)
 
