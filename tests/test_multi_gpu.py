@@ -12,7 +12,7 @@ from tests.runs import ROOT, run
 
 SCRIPT = "benchmarks/multi_gpu.sh"
 CELL_PARTS = ("small-bf16", "small-fp32", "medium-bf16", "medium-fp32")
-PARTS = (*CELL_PARTS, "strong", "attribute-ddp", "attribute-fsdp2")
+PARTS = ("medium-bf16", "strong", "attribute-fsdp2", "small-fp32", "small-bf16", "medium-fp32", "attribute-ddp")
 SECONDS_A_RUN = 26
 """What a run took at most on one H200."""
 ON_CPUS = {
@@ -116,21 +116,56 @@ def test_the_variables_reach_every_run():
         assert (each.repeats, each.warmup_steps, each.steps) == (1, 2, 4)
 
 
-@pytest.mark.parametrize("parts", [(), ("small-bf16", "small-bf8")], ids=["no part", "an unknown part"])
-def test_a_wrong_call_names_the_parts_before_anything_runs(parts, tmp_path):
-    ended = call(tmp_path / "results", *parts, PYTHON="/nowhere/python")
+def test_without_a_part_all_run_and_strong_scaling_only_with_several_ranks():
+    for ranks, parts in (("2", PARTS), ("1", [part for part in PARTS if part != "strong"])):
+        assert [each.output_dir.parts[-3] for each in matrices(RANKS=ranks)] == [
+            part for part in parts for _ in cells(part)
+        ]
+
+
+def test_an_unknown_part_is_refused_with_the_known_ones_before_anything_runs(tmp_path):
+    ended = call(tmp_path / "results", "small-bf16", "small-bf8", PYTHON="/nowhere/python")
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
     assert all(part in ended.stderr for part in PARTS)
 
 
-def test_a_cell_that_fails_does_not_keep_the_others_from_running(tmp_path):
-    interpreter = tmp_path / "python"
-    interpreter.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nexit 1\n')
+def stand_in(folder, script):
+    """Return an interpreter that notes its arguments in ``calls`` and then does what the script says."""
+    interpreter = folder / "python"
+    interpreter.write_text(f'#!/bin/sh\necho "$@" >> {folder}/calls\n{script}\n')
     interpreter.chmod(0o755)
-    ended = call(tmp_path / "results", "strong", PYTHON=str(interpreter))
+    return str(interpreter)
+
+
+def noted(folder) -> list[str]:
+    """Return the subcommands that a stand-in was called with since the last look."""
+    calls = folder / "calls"
+    words = [line.split()[1] for line in calls.read_text().splitlines()] if calls.exists() else []
+    calls.unlink(missing_ok=True)
+    return words
+
+
+def test_a_cell_that_fails_does_not_keep_the_others_from_running(tmp_path):
+    ended = call(tmp_path / "results", "strong", PYTHON=stand_in(tmp_path, "exit 1"))
     assert ended.returncode == 1
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert [line.split()[1] for line in calls] == ["run"] * 3 + ["show"]
+    assert noted(tmp_path) == ["run"] * 3
+
+
+MAKES_ITS_FOLDER = 'for last in "$@"; do :; done; [ "$2" = show ] || mkdir -p "$last"'
+
+
+def test_what_does_not_fit_into_the_time_is_left_for_the_same_call_again(tmp_path):
+    """A run is thought to take 26 s until the first cell has shown its pace: 6 runs fit into 160 s then, 8 don't."""
+    python = stand_in(tmp_path, MAKES_ITS_FOLDER)
+    environ = {"PYTHON": python, "LIMIT_SECONDS": "160"}
+    first = call(tmp_path / "results", "strong", **environ, REPEATS="4")
+    assert (first.returncode, noted(tmp_path)) == (75, [])
+    assert first.stderr == "3 cells with 2 ranks are left: call this again with the same words\n"
+    second = call(tmp_path / "results", "strong", "attribute-ddp", **environ)
+    assert (second.returncode, noted(tmp_path)) == (0, ["run"] * 4 + ["show"] * 2), second.stderr
+    third = call(tmp_path / "results", "strong", "small-fp32", **environ)
+    assert (third.returncode, noted(tmp_path)) == (0, ["run"] * 3 + ["show"] * 2), third.stderr
+    assert third.stdout.count("it has its folder already; remove that to run it again") == 3
 
 
 @pytest.mark.slow
