@@ -173,7 +173,8 @@ class Parity:
         found = f"same weights and batches at the start; {losses}; final weights {weights}"
         if self.differ_among_themselves:
             sides = " and of ".join(self.differ_among_themselves)
-            return f"{found}; runs of {sides} differ among themselves, too: --deterministic excludes that"
+            way_out = "" if self.deterministic else ": --deterministic excludes that"
+            return f"{found}; runs of {sides} differ among themselves, too{way_out}"
         if not (self.exact or self.deterministic):
             return f"{found}; without --deterministic, runs of one side on a GPU may differ as well"
         return found

@@ -183,11 +183,12 @@ OTHER_WEIGHTS = {"correctness__final_weights_sha256": "d" * 64}
 
 
 def test_a_side_whose_own_runs_differ_is_named():
-    outcome = parity(pair(baseline=({}, {}), other=({}, OTHER_WEIGHTS)))
-    assert outcome.differ_among_themselves == ("lightning",)
-    assert outcome.sentence().endswith(
-        "; runs of lightning differ among themselves, too: --deterministic excludes that"
-    )
+    on_a_cpu = {"workload__device_type": "cpu"}
+    on_cpus = parity(pair(baseline=(on_a_cpu, on_a_cpu), other=(on_a_cpu, {**on_a_cpu, **OTHER_WEIGHTS})))
+    assert on_cpus.differ_among_themselves == ("lightning",)
+    assert on_cpus.sentence().endswith("; runs of lightning differ among themselves, too")
+    on_gpus = parity(pair(baseline=(ON_A_GPU, ON_A_GPU), other=(ON_A_GPU, {**ON_A_GPU, **OTHER_WEIGHTS})))
+    assert on_gpus.sentence().endswith(" differ among themselves, too: --deterministic excludes that")
 
 
 @pytest.mark.parametrize(
