@@ -5,7 +5,7 @@
 
 A run is clean if its exit code is 0, its result complete and stderr empty. One that lost a rank is clean if it ends in
 under 30 seconds with another exit code and leaves neither a process nor a file that is no whole result; if the ranks
-had ended before one was to be killed, the run must be clean as it is.
+had ended before one was to be killed, the run must be clean as it is, and another one takes its place.
 """
 
 import argparse
@@ -38,6 +38,7 @@ CELLS = [
 END_SECONDS = 30.0
 LATEST_SECONDS = 10.0
 """The latest moment at which a rank is killed: from its first import to after its last step, on a busy machine."""
+NOBODY = "nobody was there to kill"
 # Ends with its parent, however that ends.
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(10_000))"
 
@@ -77,7 +78,7 @@ def run_that_loses_a_rank(cell: tuple[str, ...], output: Path, timeout: float, c
             time.sleep(0.01)
         ranks = ranks_of(started)
         if not ranks or not kill(chance.choice(ranks)):
-            return f"nobody was there to kill: {ending(started, output, timeout)}"
+            return f"{NOBODY}: {ending(started, output, timeout)}"
         killed_at = time.monotonic()
         word = ending(started, output, timeout)
         seconds = time.monotonic() - killed_at
@@ -150,23 +151,24 @@ def main() -> int:
 
     endings: Counter[tuple[str, str]] = Counter()
     with busy(options.busy), tempfile.TemporaryDirectory() as folder:
-        for number in range(runs):
-            cell, output = CELLS[number % len(CELLS)], Path(folder) / f"{number}.json"
+        number = 0
+        while number < runs:
+            cell, output = CELLS[number % len(CELLS)], Path(folder) / f"{sum(endings.values())}.json"
             started = time.monotonic()
             if options.kill:
                 how = run_that_loses_a_rank(cell, output, options.timeout, chance)
             else:
                 how = undisturbed_run(cell, output, options.timeout)
             endings[" ".join(cell), how] += 1
-            seconds = time.monotonic() - started
-            print(f"{number + 1}/{runs} {' '.join(cell)}: {how} ({seconds:.1f} s)", flush=True)
+            number += how != f"{NOBODY}: clean"
+            print(f"{number}/{runs} {' '.join(cell)}: {how} ({time.monotonic() - started:.1f} s)", flush=True)
 
     what = "runs that lost a rank" if options.kill else "runs"
     versions = f"Python {platform.python_version()}, torch {version('torch')}, lightning {version('lightning')}"
     print(f"\n{date.today()}: {runs} {what}, 2 gloo ranks, beside {options.busy} busy processes; {versions}")
     for (cell, how), times in sorted(endings.items()):
         print(f"  {cell}: {how}: {times}")
-    clean = sum(times for (_, how), times in endings.items() if how.startswith("clean") or how.endswith(": clean"))
+    clean = sum(times for (_, how), times in endings.items() if how in ("clean", "clean end"))
     print(f"{clean} of {runs} ended cleanly")
     return 0 if clean == runs else 1
 
