@@ -155,6 +155,7 @@ def add_show_options(parser: argparse._ActionsContainer, formats: Sequence[str] 
 
 def run_matrix(arguments: argparse.Namespace) -> int:
     """Run every cell of the matrix in its own process group, then show what came out."""
+    from comparison.formatting import counted
     from comparison.launchers import check_meeting_point, choose_launcher, choose_ranks
     from comparison.matrix import choose_variants, execute, plan
     from comparison.progress import run_all
@@ -174,9 +175,11 @@ def run_matrix(arguments: argparse.Namespace) -> int:
         precision = "fp32" if (arguments.precision, device) == ("auto", "cpu") else arguments.precision
         variants, left_out = choose_variants(strategies, precision, launcher.nodes * processes)
     runs = plan(strategies, arguments.repeats, options, arguments.control, variants)
-    ranks = f"{processes} ranks on each of {launcher.nodes} nodes" if launcher.nodes > 1 else f"{processes} ranks"
+    ranks = counted(processes, "rank") + f" on each of {launcher.nodes} nodes" * (launcher.nodes > 1)
     console.print(f"started by {launcher.name}: {launcher.reason}", markup=False)
-    console.print(f"{len(runs)} runs of {ranks} on {device}, preset {preset}; results in {folder}", markup=False)
+    console.print(
+        f"{counted(len(runs), 'run')} of {ranks} on {device}, preset {preset}; results in {folder}", markup=False
+    )
     for line in left_out:
         console.print(line, markup=False)
     finished = run_all(runs, partial(execute, launcher=launcher, processes=processes, folder=folder), console)

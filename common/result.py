@@ -111,7 +111,7 @@ class Choices(Section):
     allocator_streams: Count | None
     """CUDA streams that the allocator keeps memory apart for, at the end of the window; null on a CPU."""
     variables: dict[str, str]
-    """Environment variables that steer a run and that the libraries set in the process: no setting of its user."""
+    """Environment variables that steer a run and were set in its process, by a library or a half: not by its user."""
 
 
 class Slurm(Section):

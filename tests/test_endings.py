@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs import Started, run, start, tail, torchrun
+from tests.runs import WHOLE_MATRIX, Started, mostly, run, start, tail, torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +48,7 @@ def left_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if not path.name.startswith("training.rank")]
 
 
+@WHOLE_MATRIX
 @pytest.mark.parametrize("half", HALVES * 2)
 def test_consecutive_runs_of_two_ranks_end_with_exit_code_0(half, tmp_path):
     process = run(torchrun(2, "-m", half, *arguments(tmp_path / "result.json", "--warmup-steps", "1", "--steps", "2")))
@@ -55,7 +56,7 @@ def test_consecutive_runs_of_two_ranks_end_with_exit_code_0(half, tmp_path):
     assert process.stderr == ""
 
 
-@each_half
+@mostly("half", "lightning_impl", ["native"])
 def test_a_run_whose_processes_are_all_killed_leaves_no_file(half, tmp_path):
     with start_training(half, tmp_path, ranks=2) as started:
         wait_for_training(started, tmp_path)
@@ -63,7 +64,7 @@ def test_a_run_whose_processes_are_all_killed_leaves_no_file(half, tmp_path):
     assert left_in(tmp_path) == []
 
 
-@pytest.fixture(scope="module", params=HALVES)
+@pytest.fixture(scope="module", params=[pytest.param(half, marks=WHOLE_MATRIX) for half in HALVES])
 def killed(request, tmp_path_factory) -> tuple[Started, Path]:
     """A run of two ranks, one of which was killed in the middle of training, and its folder."""
     folder = tmp_path_factory.mktemp("killed")
@@ -126,7 +127,7 @@ class TestExistingOutput:
         assert refused[0].stdout == ""
 
 
-@each_half
+@mostly("half", "native", ["lightning_impl"])
 def test_an_existing_output_is_replaced_where_that_is_permitted(half, tmp_path):
     output = tmp_path / "result.json"
     output.write_bytes(b"old")

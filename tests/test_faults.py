@@ -17,7 +17,7 @@ import pytest
 
 from common.result import read_result
 from comparison.matrix import TORCHRUN_REPORT
-from tests.runs import Started, run, start, torchrun
+from tests.runs import WHOLE_MATRIX, Started, mostly, run, start, torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -61,16 +61,14 @@ FAULTS = [
     Fault("native", "ddp", "raise", 4, 1, RAISED.format("ddp")),
     Fault("lightning_impl", "fsdp2", "raise", 4, 1, RAISED.format(r"fsdp2 \(block wrap\)")),
     Fault("native", "fsdp2", "SIGKILL", 2, 1, LOST + r"in step 2 \(warmup\)"),
-    pytest.param(
-        Fault("lightning_impl", "ddp", "SIGKILL", 4, 1, LOST + r"in step 4 \(window\)"), marks=pytest.mark.whole_matrix
-    ),
+    pytest.param(Fault("lightning_impl", "ddp", "SIGKILL", 4, 1, LOST + r"in step 4 \(window\)"), marks=WHOLE_MATRIX),
     Fault("lightning_impl", "fsdp2", "SIGKILL", "final", 1, LOST + "after the last step"),
     Fault("native", "ddp", "SIGKILL", "writing", 0, ""),
-    pytest.param(Fault("native", "fsdp2", "SIGTERM", 4, 1, TOLD.format(1)), marks=pytest.mark.whole_matrix),
+    pytest.param(Fault("native", "fsdp2", "SIGTERM", 4, 1, TOLD.format(1)), marks=WHOLE_MATRIX),
     Fault("lightning_impl", "ddp", "SIGTERM", 4, 0, TOLD.format(0)),
     pytest.param(
         Fault("lightning_impl", "ddp", "SIGINT", 4, 1, r"rank 1 of 2 was interrupted by SIGINT, in step 4 \(window\)"),
-        marks=pytest.mark.whole_matrix,
+        marks=WHOLE_MATRIX,
     ),
 ]
 
@@ -145,10 +143,10 @@ def wait_for(condition, seconds: float, what: str) -> None:
 @pytest.mark.parametrize(
     ("half", "strategy", "number"),
     [
-        ("native", "ddp", signal.SIGTERM),
+        pytest.param("native", "ddp", signal.SIGTERM, marks=WHOLE_MATRIX),
         ("lightning_impl", "fsdp2", signal.SIGTERM),
-        ("native", "fsdp2", signal.SIGKILL),
-        ("lightning_impl", "ddp", signal.SIGKILL),
+        ("native", "ddp", signal.SIGKILL),
+        pytest.param("lightning_impl", "fsdp2", signal.SIGKILL, marks=WHOLE_MATRIX),
     ],
 )
 def test_ranks_end_with_their_launcher(half, strategy, number, tmp_path):
@@ -211,7 +209,7 @@ def endings(half: str, *options: str, **where) -> tuple[list[int], list[str]]:
     return codes, [line.partition("error: ")[2] for text in errors for line in text.splitlines() if "error: " in line]
 
 
-@each_half
+@mostly("half", "native", ["lightning_impl"])
 class TestMeeting:
     def test_without_rank_one_is_given_up_and_names_it(self, half):
         port = free_port()
@@ -251,7 +249,7 @@ def test_three_ranks_are_told_apart_by_what_each_was_told():
     assert lines[0].startswith("the ranks disagree: --steps is 1 on rank 0 and 11 on rank 1 and 21 on rank 2;")
 
 
-@each_half
+@mostly("half", "lightning_impl", ["native"])
 def test_variables_that_an_ide_inherited_from_slurm_do_not_hinder_a_run(half, tmp_path):
     leaked = {"SLURM_NTASKS": "4", "SLURM_JOB_NAME": "vscode", "SLURM_JOB_NODELIST": "no[such", "SLURM_NNODES": "2"}
     process = run(alone(half, tmp_path / "result.json"), **leaked)

@@ -153,6 +153,7 @@ def each(*injections: Injection):
 
 
 NEARLY_COVERED = {
+    "native-ddp-delay-1-01-torchrun",
     "native-ddp-delay-4-01-torchrun",
     "lightning-fsdp2-delay-4-01-torchrun",
     "native-ddp-delay-6-1-torchrun",
@@ -262,7 +263,9 @@ class TestOutOfMemory:
         if injection.launcher == "torchrun":
             assert ended.own_errors() == ""
 
-    def test_is_shown_as_evidence_beside_a_completed_run_without_a_verdict(self, ended, injection, completed):
+    def test_is_shown_as_evidence_beside_a_completed_run_without_a_verdict(self, ended, injection, completed, request):
+        if injection.strategy == "fsdp2" and not request.config.getoption("--whole-matrix"):
+            pytest.skip("ddp is shown in the same way and needs no further run; add --whole-matrix")
         code, text = shown(ended.output, completed(injection))
         assert (code, "NOT COMPARABLE" in text) == (0, False)
         assert f"outcome {injection.implementation}: out_of_memory " in text

@@ -25,6 +25,7 @@ from comparison.matrix import (
 )
 from comparison.progress import describe, run_all
 from tests.factories import OUT_OF_MEMORY, save
+from tests.runs import mostly
 
 PROJECT = Path(compare.__file__).parent
 
@@ -251,7 +252,7 @@ def test_attribution_runs_the_variants_and_shows_what_they_explain_then_and_late
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@mostly("signal_number", signal.SIGINT, [signal.SIGTERM])
 def test_an_interruption_leaves_no_process_and_no_result(tmp_path, signal_number):
     folder = tmp_path / "new"
     process = compare_run("--repeats", 1, "--steps", 100000, "--strategy", "ddp", "--output-dir", folder)

@@ -219,7 +219,7 @@ def test_native_without_a_launcher_computes_the_same_as_one_rank_of_torchrun(run
 def test_deterministic_kernels_are_in_force_where_they_were_asked_for(result, reference):
     environment = result.environment
     assert (environment.deterministic_algorithms, reference.environment.deterministic_algorithms) == (True, False)
-    assert environment.variables["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert result.choices.variables["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 @pytest.mark.parametrize("cell", DETERMINISTIC, ids=str)

@@ -103,9 +103,10 @@ def test_the_namespace_has_no_network(without_network):
 
 
 @pytest.mark.slow
-def test_the_comparison_needs_no_network(without_network, tmp_path):
-    matrix = ["--repeats", "1", "--device", "cpu", "--nproc-per-node", "2"]
+def test_the_comparison_needs_no_network(without_network, tmp_path, request):
+    strategies = ["fsdp2", "ddp"] if request.config.getoption("--whole-matrix") else ["fsdp2"]
+    matrix = ["--strategy", *strategies, "--repeats", "1", "--device", "cpu", "--nproc-per-node", "2"]
     short = ["--preset", "tiny", "--warmup-steps", "1", "--steps", "2", "--output-dir", str(tmp_path / "results")]
     finished = run([*without_network, sys.executable, "compare.py", "run", *matrix, *short], timeout=240)
     assert finished.returncode == 0, tail(finished)
-    assert " ".join(finished.stdout.split()).count("losses and weights equal to the last bit") == 2
+    assert " ".join(finished.stdout.split()).count("losses and weights equal to the last bit") == len(strategies)

@@ -16,7 +16,7 @@ from comparison.loading import Run
 from comparison.pairing import Pair, pair_runs
 from lightning_impl.sigterm import BROADCAST, switch_off_sigterm_broadcast
 from tests.factories import make_result
-from tests.runs import Cell, run
+from tests.runs import WHOLE_MATRIX, Cell, mostly, run
 
 OTHER_SIDE = {"native": "lightning", "lightning": "native"}
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.option)
@@ -218,7 +218,10 @@ VARIED = [
     Cell("lightning", "ddp", precision="bf16", variant="sigterm-broadcast off"),
     Cell("lightning", "fsdp2", precision="bf16", variant="sigterm-broadcast off"),
 ]
-each_varied = pytest.mark.parametrize("cell", VARIED, ids=str)
+each_varied = pytest.mark.parametrize(
+    "cell",
+    [pytest.param(each, id=str(each), marks=WHOLE_MATRIX if each.strategy == "fsdp2" else ()) for each in VARIED],
+)
 
 
 @pytest.fixture
@@ -261,7 +264,7 @@ def test_a_variant_run_is_clean_and_says_its_name(runs, cell):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@mostly("strategy", "ddp", ["fsdp2"])
 @pytest.mark.parametrize(("variant", "broadcasts"), [("", 1), ("sigterm-broadcast off", 0)], ids=["on", "off"])
 def test_a_step_of_lightning_has_a_broadcast_and_a_host_sync_unless_switched_off(runs, strategy, variant, broadcasts):
     step = runs.result(Cell("lightning", strategy, precision="bf16", variant=variant)).responsibilities.step

@@ -2,11 +2,9 @@
 
 import shlex
 
-import pytest
-
 from common.options import IMPLEMENTATION_MODULES
 from common.result import read_result
-from tests.runs import ROOT
+from tests.runs import ROOT, mostly
 from tests.slurm.cluster import (
     WORKLOAD,
     batch_script,
@@ -19,10 +17,10 @@ from tests.slurm.cluster import (
     wait_for,
 )
 
-both_sides = pytest.mark.parametrize("implementation", ["native", "lightning"])
+lightning_above_all = mostly("implementation", "lightning", ["native"])
 
 
-@both_sides
+@lightning_above_all
 def test_srun_with_a_number_of_tasks_and_none_a_node(implementation, tmp_path, under_torchrun):
     output = tmp_path / "result.json"
     command = half(implementation, "--strategy", "ddp", *WORKLOAD, "--output", str(output))
@@ -32,7 +30,7 @@ def test_srun_with_a_number_of_tasks_and_none_a_node(implementation, tmp_path, u
     assert not result.environment.nodes_share_hardware
 
 
-@both_sides
+@lightning_above_all
 def test_a_job_that_is_named_bash_is_one_world(implementation, tmp_path, under_torchrun):
     output = tmp_path / "result.json"
     command = half(implementation, "--strategy", "fsdp2", *WORKLOAD, "--output", str(output))
@@ -41,7 +39,7 @@ def test_a_job_that_is_named_bash_is_one_world(implementation, tmp_path, under_t
     assert process.stdout.count("result written to") == 1
 
 
-@both_sides
+@lightning_above_all
 def test_an_interactive_allocation_of_two_nodes_is_one_world(implementation, tmp_path, under_torchrun):
     output = tmp_path / "result.json"
     command = half(implementation, "--strategy", "ddp", *WORKLOAD, "--output", str(output))
@@ -68,7 +66,7 @@ def test_two_steps_of_one_job_at_once_never_meet(tmp_path, under_torchrun):
     assert {result.environment.slurm.step_id for result in results} == {"0", "1"}
 
 
-@both_sides
+@lightning_above_all
 def test_a_step_of_one_task_in_a_larger_job_is_a_world_of_one(implementation, tmp_path):
     output = tmp_path / "result.json"
     step = ["srun", "--nodes=1", "--ntasks=1", *half(implementation, "--strategy", "ddp", *WORKLOAD)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs import Started, start
+from tests.runs import Started, mostly, start
 from tests.slurm.cluster import (
     WORKLOAD,
     batch_script,
@@ -171,7 +171,7 @@ def test_torchrun_in_a_job_of_several_tasks_a_node_whose_number_every_step_inher
     assert "result" not in process.stdout
 
 
-@both_sides
+@mostly("implementation", "lightning", ["native"])
 def test_ranks_wait_no_longer_than_their_timeout_for_one_that_never_comes(implementation):
     """Without --kill-on-bad-exit, as people type srun."""
     impatient = shlex.join([*half(implementation, *TRAINING), "--timeout-seconds", "5"])
@@ -182,7 +182,7 @@ def test_ranks_wait_no_longer_than_their_timeout_for_one_that_never_comes(implem
     assert "rank 1 of 2 did not come to " in process.stderr
 
 
-@both_sides
+@mostly("implementation", "lightning", ["native"])
 def test_a_rank_that_dies_ends_the_step(implementation, tmp_path):
     python, _, *half_of_it = half(implementation, "--strategy", "ddp", "--device", "cpu", "--preset", "tiny")
     endless = [python, "-m", "tests.announce_training", *half_of_it, "--steps", "1000000"]
