@@ -2,7 +2,7 @@
 
 Two halves x two strategies x three layouts x five ways are 60 runs, too many for every change. Without --whole-matrix
 those of COVERING run: 10 of two ranks, in which every value of one of the four meets every value of the other three.
-The comparison of the shipped script, in test_compare.py, is of two nodes with two ranks each.
+The comparisons of test_compare.py are of two nodes with two ranks each.
 """
 
 import itertools
