@@ -7,17 +7,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import pytest
-
 from common.options import IMPLEMENTATION_MODULES
 from common.result import Result, read_result
 
-WHOLE_MATRIX = pytest.mark.whole_matrix
 ROOT = Path(__file__).resolve().parent.parent
 TOKEN = "NATIVE_VS_LIGHTNING_TEST_RUN"
 LAUNCHER_PREFIXES = ("SLURM_", "TORCHELASTIC_", "PMI_")
@@ -25,11 +22,6 @@ LAUNCHER_VARIABLES = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 }
-
-
-def mostly(name: str, value: object, others: Sequence[object]) -> pytest.MarkDecorator:
-    """Parametrise ``name`` with ``value`` always and with ``others``, whose code is the same, in the whole matrix."""
-    return pytest.mark.parametrize(name, [value, *(pytest.param(other, marks=WHOLE_MATRIX) for other in others)])
 
 
 @dataclass(frozen=True)

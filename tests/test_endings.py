@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs import WHOLE_MATRIX, Started, mostly, run, start, tail, torchrun
+from tests.marks import WHOLE_MATRIX, mostly
+from tests.runs import Started, run, start, tail, torchrun
 
 pytestmark = pytest.mark.slow
 

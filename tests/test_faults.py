@@ -17,7 +17,8 @@ import pytest
 
 from common.result import read_result
 from comparison.matrix import TORCHRUN_REPORT
-from tests.runs import WHOLE_MATRIX, Started, mostly, run, start, torchrun
+from tests.marks import WHOLE_MATRIX, mostly
+from tests.runs import Started, run, start, torchrun
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from comparison.matrix import (
 )
 from comparison.progress import describe, run_all
 from tests.factories import OUT_OF_MEMORY, save
-from tests.runs import mostly
+from tests.marks import mostly
 
 PROJECT = Path(compare.__file__).parent
 

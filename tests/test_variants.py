@@ -16,7 +16,8 @@ from comparison.loading import Run
 from comparison.pairing import Pair, pair_runs
 from lightning_impl.sigterm import BROADCAST, switch_off_sigterm_broadcast
 from tests.factories import make_result
-from tests.runs import WHOLE_MATRIX, Cell, mostly, run
+from tests.marks import WHOLE_MATRIX, mostly
+from tests.runs import Cell, run
 
 OTHER_SIDE = {"native": "lightning", "lightning": "native"}
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.option)

@@ -4,7 +4,8 @@ import shlex
 
 from common.options import IMPLEMENTATION_MODULES
 from common.result import read_result
-from tests.runs import ROOT, mostly
+from tests.marks import mostly
+from tests.runs import ROOT
 from tests.slurm.cluster import (
     WORKLOAD,
     batch_script,

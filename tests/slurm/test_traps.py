@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs import Started, mostly, start
+from tests.marks import mostly
+from tests.runs import Started, start
 from tests.slurm.cluster import (
     WORKLOAD,
     batch_script,
